@@ -1,0 +1,239 @@
+"""Where things are: the workspace and its run folders (docs/files.md)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import FtuiError, UsageError
+from engine.files import read_json
+from engine.text import _
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+DEFAULT_DATA_DISK = Path("/data/ft")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; the properties name its files and touch nothing."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def resolved(self) -> Path:
+        return self.path / "resolved.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def hardware(self) -> Path:
+        return self.path / "hardware.jsonl"
+
+    @property
+    def request(self) -> Path:
+        return self.path / "request.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "supervisor.lock"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    def read_state(self) -> dict[str, Any]:
+        """state.json, or {} when it is absent or unreadable."""
+        value = read_json(self.state)
+        return value if isinstance(value, dict) else {}
+
+    def read_resolved(self) -> dict[str, Any]:
+        """resolved.json, or {} when it is absent or unreadable."""
+        value = read_json(self.resolved)
+        return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folder that holds runs, the keeper's files, the cache and the logs."""
+
+    root: Path
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def keeper_dir(self) -> Path:
+        return self.root / "keeper"
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.root / "logs"
+
+    def prepare(self) -> Workspace:
+        """Make the folders.
+
+        Raises:
+            FtuiError: the place cannot be written.
+        """
+        try:
+            for folder in (self.root, self.runs_dir, self.cache_dir, self.logs_dir):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.keeper_dir.mkdir(mode=0o700, exist_ok=True)
+            if not os.access(self.runs_dir, os.W_OK | os.X_OK):
+                raise PermissionError(13, os.strerror(13))
+        except OSError as error:
+            raise FtuiError(
+                _("the workspace cannot be written: {reason}").format(reason=error.strerror or error),
+                where=str(self.root),
+                fix=_("choose another place with --home DIR or FTUI_HOME, or make this one writable"),
+                kind="workspace",
+            ) from error
+        return self
+
+    def runs(self) -> list[RunFolder]:
+        """All run folders, newest first."""
+        try:
+            entries = [e for e in os.scandir(self.runs_dir) if e.is_dir() and not e.name.startswith(".")]
+        except OSError:
+            return []
+        folders = [RunFolder(Path(e.path)) for e in entries]
+        return sorted(folders, key=lambda run: (created(run), run.name), reverse=True)
+
+    def find(self, name: str) -> RunFolder:
+        """The run called `name` (a name, a path of a run folder, or a prefix that only one run has).
+
+        Raises:
+            UsageError: no such run, or the prefix fits several.
+        """
+        as_path = Path(name).expanduser()
+        if (as_path.is_absolute() or "/" in name) and (as_path / "resolved.json").exists():
+            return RunFolder(as_path.resolve())
+        exact = self.runs_dir / name
+        if NAME.match(name) and exact.is_dir():
+            return RunFolder(exact)
+        names = [run.name for run in self.runs()]
+        close = [candidate for candidate in names if name and candidate.startswith(name)]
+        if len(close) == 1:
+            return RunFolder(self.runs_dir / close[0])
+        if close:
+            raise UsageError(
+                _("'{name}' fits several runs: {runs}").format(name=name, runs=", ".join(close[:5])),
+                fix=_("give more of the name"),
+                kind="ambiguous_run",
+            )
+        known = ", ".join(names[:5]) or _("none yet")
+        raise UsageError(
+            _("there is no run '{name}' here").format(name=name),
+            where=str(self.runs_dir),
+            fix=_("known runs: {runs}; `ftui runs` lists all").format(runs=known),
+            kind="no_such_run",
+        )
+
+    def create_run(self, name: str | None, stem: str) -> RunFolder:
+        """Make a new run folder called `name`, or `stem` with the next free number.
+
+        Raises:
+            UsageError: the name is not usable or taken.
+        """
+        if name is not None:
+            if not NAME.match(name):
+                raise UsageError(
+                    _("'{name}' cannot be a run's name").format(name=name),
+                    fix=_("use letters, digits, '.', '_' and '-', at most 100, not beginning with a dot"),
+                    kind="bad_run_name",
+                )
+            folder = self.runs_dir / name
+            try:
+                folder.mkdir()
+            except FileExistsError as error:
+                raise UsageError(
+                    _("there is a run '{name}' already").format(name=name),
+                    where=str(folder),
+                    fix=_("choose another --name, or `ftui resume {name}`").format(name=name),
+                    kind="run_exists",
+                ) from error
+            return RunFolder(folder)
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:80] or "run"
+        number = 1
+        while True:
+            folder = self.runs_dir / f"{stem}-{number}"
+            try:
+                folder.mkdir()
+                return RunFolder(folder)
+            except FileExistsError:
+                number += 1
+
+
+def created(run: RunFolder) -> float:
+    """When the run was made, in seconds since the epoch; the folder's own time when state.json does not say."""
+    value = run.read_state().get("created")
+    if isinstance(value, int | float):
+        return float(value)
+    try:
+        return run.path.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def locate(home: str | os.PathLike[str] | None = None) -> Workspace:
+    """The workspace: `home`, FTUI_HOME, the setting, /data/ft where writable, else ~/ftui."""
+    if home:
+        return Workspace(Path(home).expanduser().absolute())
+    if value := os.environ.get("FTUI_HOME"):
+        return Workspace(Path(value).expanduser().absolute())
+    from engine import settings  # reads the user's file only where the environment did not say
+
+    if value := settings.load().home:
+        return Workspace(Path(value).expanduser().absolute())
+    if DEFAULT_DATA_DISK.is_dir() and os.access(DEFAULT_DATA_DISK, os.W_OK | os.X_OK):
+        return Workspace(DEFAULT_DATA_DISK)
+    if not DEFAULT_DATA_DISK.exists() and os.access(DEFAULT_DATA_DISK.parent, os.W_OK | os.X_OK):
+        return Workspace(DEFAULT_DATA_DISK)
+    return Workspace(Path.home() / "ftui")

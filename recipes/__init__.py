@@ -1,0 +1,1 @@
+"""YAML recipes, one per method and size, and the demo's data. Read through importlib.resources."""
