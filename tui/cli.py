@@ -1,0 +1,129 @@
+"""The command line: finds the command, loads only its module, and turns errors into one clear message.
+
+A command is a module of `tui.commands` with `configure(parser)` and `run(args, out) -> exit code`. The table here
+holds what `ftui --help` shows, so that the help imports none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from engine.errors import FtuiError, UsageError
+from engine.text import _
+from tui.output import Output
+
+VERSION = "0.1.0"
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("tui.commands.demo", "fine-tune the built-in model on the built-in data, through every stage"),
+    "doctor": ("tui.commands.doctor", "check this machine and say how to fix what is wrong"),
+    "run": ("tui.commands.run", "start a run from a recipe; it goes on without this terminal"),
+    "runs": ("tui.commands.runs", "list the runs"),
+    "status": ("tui.commands.status", "show one run: step, loss, GPUs, what is at risk"),
+    "watch": ("tui.commands.watch", "watch a run live"),
+    "logs": ("tui.commands.logs", "print a run's logs"),
+    "save": ("tui.commands.save", "save a checkpoint now"),
+    "stop": ("tui.commands.stop", "stop a run with everything saved"),
+    "resume": ("tui.commands.resume", "go on from the newest good checkpoint"),
+    "recipe": ("tui.commands.recipe", "make or check a recipe"),
+    "keeper": ("tui.commands.keeper", "the workspace's background process"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are ours: one message, exit code 2, JSON where it was asked for."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a UsageError instead of printing and exiting."""
+        raise UsageError(
+            message, where=self.prog, fix=_("`{command} --help` shows the usage").format(command=self.prog)
+        )
+
+
+def _top_parser() -> Parser:
+    lines = "\n".join(f"  {name:<9} {_(text)}" for name, (_module, text) in COMMANDS.items())
+    parser = Parser(
+        prog="ftui",
+        usage="ftui [--home DIR] [--no-tmux] [COMMAND …]",
+        description=_("An operator's terminal for fine-tuning. Without a command: the terminal app."),
+        epilog=_("commands:") + "\n" + lines + "\n\n" + _("`ftui COMMAND --help` explains one."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_common(parser)
+    parser.add_argument("--no-tmux", action="store_true", help=_("stay in this terminal"))
+    parser.add_argument("--version", action="version", version=f"ftui {VERSION}")
+    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--home", metavar="DIR", help=_("the workspace (default: FTUI_HOME, /data/ft or ~/ftui)"))
+    parser.add_argument("--json", action="store_true", help=_("one JSON document on stdout"))
+
+
+def _command_arguments(top: argparse.Namespace) -> tuple[argparse.Namespace, str]:
+    if top.command not in COMMANDS:
+        near = difflib.get_close_matches(top.command, COMMANDS, n=1)
+        fix = _("did you mean `ftui {name}`?").format(name=near[0]) if near else _("`ftui --help` lists the commands")
+        raise UsageError(_("there is no command '{name}'").format(name=top.command), fix=fix)
+    module, text = COMMANDS[top.command]
+    parser = Parser(prog=f"ftui {top.command}", description=_(text))
+    _add_common(parser)
+    importlib.import_module(module).configure(parser)
+    args = parser.parse_args(top.rest)
+    args.home = args.home or top.home
+    args.json = args.json or top.json
+    args.no_tmux = getattr(args, "no_tmux", False) or top.no_tmux
+    return args, module
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        argv: the arguments without the program's name.
+
+    Returns:
+        The exit code (docs/exit-codes.md).
+    """
+    out = Output(as_json="--json" in argv)
+    args = None
+    try:
+        top = _top_parser().parse_args(list(argv))
+        out.as_json = top.json
+        if top.command is None:
+            args = top
+            return _open_app(top)
+        args, module = _command_arguments(top)
+        out.as_json = args.json
+        code: int = importlib.import_module(module).run(args, out)
+        sys.stdout.flush()
+        return code
+    except FtuiError as error:
+        out.error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone: say nothing, and keep Python's exit from saying it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last net: no traceback reaches a user
+        from tui.crashlog import record
+
+        out.error(record(error, getattr(args, "home", None)))
+        return 1
+
+
+def _open_app(args: argparse.Namespace) -> int:
+    from engine.workspace import locate
+    from tui.terminal import open_app
+
+    return open_app(locate(args.home), no_tmux=args.no_tmux)

@@ -1,0 +1,54 @@
+"""Where unexpected errors go: the traceback into a log file, one clear line to the user."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import tempfile
+from pathlib import Path
+
+from engine.errors import FtuiError
+from engine.text import _
+
+
+def log_file(home: str | None) -> Path:
+    """The first place that can be written: the workspace's logs, else the temporary folder."""
+    from engine.workspace import locate
+
+    try:
+        folder = locate(home).root / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "ftui.log"
+        path.open("a").close()
+    except (OSError, FtuiError):
+        return Path(tempfile.gettempdir()) / "ftui.log"
+    return path
+
+
+def record(error: BaseException, home: str | None) -> FtuiError:
+    """Log `error` with its traceback and return what to tell the user."""
+    path = log_file(home)
+    logger = logging.getLogger("ftui.crash")
+    logger.propagate = False
+    try:
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4_000_000, backupCount=2)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+        logger.error("unexpected error", exc_info=error)
+        logger.removeHandler(handler)
+        handler.close()
+        where: str | None = str(path)
+    except OSError:
+        where = None  # a full disk must not hide the error itself
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    if isinstance(error, OSError) and error.strerror:
+        named = f" ({error.filename})" if error.filename else ""
+        return FtuiError(
+            f"{error.strerror}{named}", where=where, fix=_("free or fix that place; details are in the log"), kind="os"
+        )
+    return FtuiError(
+        _("this should not have happened: {reason}").format(reason=reason),
+        where=where,
+        fix=_("the log has the details; runs in progress are not affected"),
+        kind="unexpected",
+    )

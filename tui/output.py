@@ -1,0 +1,88 @@
+"""What a command prints: results on stdout, remarks where they do not get in the way, JSON when it was asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+from engine.errors import FtuiError
+from engine.text import _
+
+STYLES = {"error": "31", "warning": "33", "ok": "32", "dim": "2", "bold": "1", "accent": "36"}
+
+
+def width(text: str) -> int:
+    """Terminal cells that a text takes (wide characters take two, combining ones none)."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+class Output:
+    """One command's output."""
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def json(self, document: Any) -> None:
+        """Print the one JSON document of a command (or one line of a stream)."""
+        import orjson
+
+        sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.flush()
+
+    def line(self, text: str = "", style: str | None = None) -> None:
+        """A line of the result, for people: stdout, or stderr beside JSON."""
+        stream = sys.stderr if self.as_json else sys.stdout
+        print(self.styled(text, style, stream), file=stream, flush=True)
+
+    def note(self, text: str, style: str | None = None) -> None:
+        """A remark or progress: stderr when stdout is not a terminal, so that a pipe gets the result alone."""
+        stream = sys.stdout if sys.stdout.isatty() and not self.as_json else sys.stderr
+        print(self.styled(text, style, stream), file=stream, flush=True)
+
+    def progress(self, text: str) -> None:
+        """Alias of `note` for steps on the way to a result."""
+        self.note(text)
+
+    def error(self, error: FtuiError) -> None:
+        """One clear error: what, where, what to do."""
+        if self.as_json:
+            self.json({"error": error.to_json()})
+        stream = sys.stderr
+        print(self.styled(_("error: {what}").format(what=error.what), "error", stream), file=stream)
+        if error.where:
+            print(_("  at   {where}").format(where=error.where), file=stream)
+        if error.fix:
+            print(_("  fix  {fix}").format(fix=error.fix), file=stream)
+        stream.flush()
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> None:
+        """Columns in the order of importance; the last ones are left out where the terminal is too narrow."""
+        cells = [list(headers), *[list(row) for row in rows]]
+        widths = [max(width(row[i]) for row in cells) for i in range(len(headers))]
+        room = shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 10**6
+        columns = len(headers)
+        while columns > 2 and sum(widths[:columns]) + 2 * (columns - 1) > room:
+            columns -= 1
+        for number, row in enumerate(cells):
+            parts = []
+            for i in range(columns):
+                space = " " * (widths[i] - width(row[i]))
+                parts.append(space + row[i] if i in right else row[i] + space)
+            self.line("  ".join(parts).rstrip(), "dim" if number == 0 else None)
+
+    @staticmethod
+    def styled(text: str, style: str | None, stream: IO[str]) -> str:
+        """The text with a color where the stream is a terminal that wants one."""
+        plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        if style is None or plain:
+            return text
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
