@@ -1,0 +1,94 @@
+"""`ftui logs RUN`: the newest lines of a rank's, the launcher's or the supervisor's log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from engine.text import _
+from tui.output import Output
+
+CHUNK = 64 * 1024
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--rank", type=int, default=0, help=_("whose log (default: 0)"))
+    parser.add_argument("--launcher", action="store_true", help=_("torchrun's own output"))
+    parser.add_argument("--supervisor", action="store_true", help=_("the supervisor's log"))
+    parser.add_argument("-n", type=int, default=200, metavar="N", help=_("how many lines (default: 200)"))
+    parser.add_argument("--follow", action="store_true", help=_("go on printing until the run ends"))
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Print it."""
+    from engine.errors import UsageError
+    from engine.workspace import locate
+
+    folder = locate(args.home).find(args.run)
+    name = "launcher" if args.launcher else "supervisor" if args.supervisor else f"rank-{args.rank}"
+    path = folder.logs / f"{name}.log"
+    if not path.exists() and not args.follow:
+        there = ", ".join(sorted(p.stem for p in folder.logs.glob("*.log"))) or _("none yet")
+        raise UsageError(
+            _("there is no log of {name}").format(name=name),
+            where=str(path),
+            fix=_("logs: {there}").format(there=there),
+        )
+    offset = _print_tail(path, args.n, out)
+    if args.follow:
+        from engine.run import status
+        from tui.follow import ENDED
+
+        while True:
+            ended = status.summary(folder)["state"] in ENDED
+            offset = _print_from(path, offset, out)
+            if ended:
+                break
+            time.sleep(0.3)
+    return 0
+
+
+def _emit(data: bytes, out: Output) -> None:
+    if out.as_json:
+        for line in data.decode("utf-8", "replace").splitlines():
+            out.json({"line": line})
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def _print_tail(path: Path, lines: int, out: Output) -> int:
+    """Print the last `lines` lines, reading no more of the file than they need; return the end's offset."""
+    try:
+        with open(path, "rb") as file:
+            end = position = file.seek(0, os.SEEK_END)
+            data = b""
+            while position > 0 and data.count(b"\n") <= lines:
+                start = max(0, position - CHUNK)
+                file.seek(start)
+                data = file.read(position - start) + data
+                position = start
+    except FileNotFoundError:
+        return 0
+    _emit(b"".join(data.splitlines(keepends=True)[-lines:]) if lines > 0 else b"", out)
+    return end
+
+
+def _print_from(path: Path, offset: int, out: Output) -> int:
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size < offset:  # rotated: the new file from its start
+                offset = 0
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return offset
+    if data:
+        _emit(data, out)
+    return offset + len(data)

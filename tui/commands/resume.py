@@ -1,0 +1,27 @@
+"""`ftui resume RUN`: go on from the newest good checkpoint, or from a chosen one."""
+
+from __future__ import annotations
+
+import argparse
+
+from engine.text import _
+from tui.output import Output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--step", type=int, help=_("the checkpoint to go on from (default: the newest good one)"))
+    parser.add_argument("--gpus", type=int, help=_("how many GPUs to use (default: as before)"))
+    parser.add_argument("--follow", action="store_true", help=_("stay, print what happens, exit with the run's code"))
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Resume it."""
+    from engine.run import launch
+    from engine.workspace import locate
+    from tui.commands.run import after_start
+
+    workspace = locate(args.home)
+    started = launch.resume(workspace.find(args.run), step=args.step, gpus=args.gpus)
+    return after_start(started, args, out)

@@ -1,0 +1,65 @@
+"""`ftui status RUN`: one run in full."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from engine.text import _
+from tui.output import Output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run", metavar="RUN")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Show it."""
+    from engine.run import status
+    from engine.workspace import locate
+
+    document = status.status(locate(args.home).find(args.run))
+    if out.as_json:
+        out.json(document)
+    else:
+        _show(document, out)
+    return 0
+
+
+def _show(document: dict[str, Any], out: Output) -> None:
+    from engine.text import duration, gigabytes, money, number
+    from tui.follow import describe
+
+    state = document["state"]
+    style = {"failed": "error", "lost": "error", "stopped": "warning"}.get(state, "ok")
+    out.line(f"{document['name']}  {state}", style)
+    if document["max_steps"]:
+        out.line(_("step       {step} of {max}").format(step=document["step"], max=document["max_steps"]))
+    if document["loss"] is not None:
+        out.line(_("loss       {loss}").format(loss=number(document["loss"], 4)))
+    if document["eval_loss"] is not None:
+        out.line(_("eval loss  {loss}").format(loss=number(document["eval_loss"], 4)))
+    if document["eta_s"] is not None and state in ("running", "saving"):
+        out.line(_("left       {time}").format(time=duration(document["eta_s"])))
+    risk = document.get("at_risk")
+    if risk and risk.get("steps") is not None:
+        text = _("at risk    {steps} steps, {time}").format(
+            steps=risk["steps"], time=duration(risk.get("seconds") or 0)
+        )
+        if isinstance(risk.get("money"), dict) and risk["money"].get("amount") is not None:
+            text += ", " + money(risk["money"]["amount"], risk["money"]["currency"])
+        out.line(text)
+    for gpu in document.get("gpus") or []:
+        used, total = gpu.get("memory_used"), gpu.get("memory_total")
+        memory = f"{gigabytes(used)} / {gigabytes(total)}" if used is not None and total is not None else "-"
+        out.line(f"GPU {gpu.get('index')}      {gpu.get('name')}  {memory}")
+    out.line(_("folder     {path}").format(path=document["path"]))
+    if error := document.get("error"):
+        out.line(_("error      {what}").format(what=error.get("message")), "error")
+        for label, key in ((_("at"), "where"), (_("fix"), "fix")):
+            if error.get(key):
+                out.line(f"{label:<9}  {error[key]}")
+    for event in (document.get("events") or [])[-8:]:
+        if text := describe(event):
+            out.line(text, "dim")

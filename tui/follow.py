@@ -1,0 +1,112 @@
+"""Following a run without the terminal app: one line an event until the run ends."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from engine.journal import JournalReader
+from engine.run import status
+from engine.text import _, clock, duration, number
+from engine.workspace import RunFolder
+from tui.output import Output
+
+POLL_S = 0.5
+ENDED = ("done", "stopped", "failed", "lost")
+EXIT_CODES = {"done": 0, "stopped": 75, "failed": 1, "lost": 1}
+
+
+def follow(run: RunFolder, out: Output, *, stream: bool = False) -> int:
+    """Print a run's journal and events as they come; return the run's exit code when it has ended.
+
+    Args:
+        run: the run.
+        out: where the lines go.
+        stream: print each event as one JSON line on stdout instead of a line for people.
+    """
+    readers = [JournalReader(run.journal), JournalReader(run.events)]
+    while True:
+        # The state is read before the files, so that what was written before the end is still shown.
+        row = status.summary(run)
+        events = [event for reader in readers for event in reader.all()]
+        for event in sorted(events, key=lambda e: e.get("time") or 0.0):
+            if stream:
+                out.json(event)
+            elif text := describe(event):
+                out.line(text)
+        if row["state"] in ENDED:
+            return finish(run, row, out)
+        time.sleep(POLL_S)
+
+
+def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
+    """Say how the run ended and what to type next; return its exit code."""
+    state = row["state"]
+    error = row.get("error") or {}
+    if state == "done":
+        out.note(_("{run} is done at step {step}: {path}").format(run=run.name, step=row["step"], path=run.final), "ok")
+    elif state == "stopped":
+        out.note(
+            _("{run} stopped at step {step} with everything saved; `ftui resume {run}` goes on").format(
+                run=run.name, step=row["step"]
+            ),
+            "warning",
+        )
+    elif state == "lost":
+        out.note(
+            _("{run} is lost: its supervisor is gone; `ftui resume {run}` goes on from the newest checkpoint").format(
+                run=run.name
+            ),
+            "error",
+        )
+    else:
+        out.note(_("{run} failed: {why}").format(run=run.name, why=error.get("message") or _("see the logs")), "error")
+        if error.get("where"):
+            out.note(_("  at   {where}").format(where=error["where"]))
+        if error.get("fix"):
+            out.note(_("  fix  {fix}").format(fix=error["fix"]))
+    code = run.read_state().get("exit_code")
+    return code if isinstance(code, int) and state == "failed" and code > 0 else EXIT_CODES[state]
+
+
+def describe(event: dict[str, Any]) -> str | None:
+    """One line for people about a journal line or an event; None for what does not interest them."""
+    text = _sentence(event)
+    if text is None:
+        return None
+    moment = event.get("time")
+    return f"{clock(moment)}  {text}" if isinstance(moment, int | float) else text
+
+
+def _sentence(event: dict[str, Any]) -> str | None:
+    name = event.get("event")
+    if name == "start":
+        return _("training from step {step} to {max_steps} on {n} {device}, global batch {batch}").format(
+            step=event.get("step") or 0,
+            max_steps=event.get("max_steps"),
+            n=event.get("world_size"),
+            device=event.get("device"),
+            batch=event.get("global_batch_size"),
+        )
+    if name == "log" and event.get("loss") is not None:
+        parts = [_("step {step}").format(step=event.get("step")), f"loss {number(event['loss'], 4)}"]
+        if event.get("learning_rate") is not None:
+            parts.append(f"lr {event['learning_rate']:.2e}")
+        if event.get("tokens_per_s"):
+            parts.append(f"{number(event['tokens_per_s'])} tok/s")
+        return "  ".join(parts)
+    if name == "eval" and event.get("eval_loss") is not None:
+        return f"{_('step {step}').format(step=event.get('step'))}  eval loss {number(event['eval_loss'], 4)}"
+    if name == "save":
+        return _("checkpoint {step} sealed in {time}").format(
+            step=event.get("step"), time=duration(event.get("seconds") or 0)
+        )
+    if name == "save_failed":
+        return _("checkpoint {step} could not be saved: {reason}; training goes on").format(
+            step=event.get("step"), reason=event.get("reason")
+        )
+    if name == "restart":
+        return _("restarting, attempt {attempt}").format(attempt=event.get("attempt"))
+    if name == "gpu":
+        return _("GPU {index}: {what}").format(index=event.get("index"), what=event.get("what"))
+    return None
