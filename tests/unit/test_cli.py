@@ -1,0 +1,129 @@
+"""The command line's frame: finding commands, errors, JSON, streams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from engine.errors import FtuiError
+from tui import cli
+from tui.output import Output, width
+
+
+def ftui(*argv: str, **kwargs) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "tui", *argv], capture_output=True, text=True, timeout=60, **kwargs)
+
+
+def test_help_lists_every_command_and_loads_none(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--help"])
+    assert exit_.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, tui.cli; print([m for m in sys.modules if m.startswith('tui.commands.')])"],
+        capture_output=True,
+        text=True,
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_each_command_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([name, "--help"])
+    assert exit_.value.code == 0
+    assert f"ftui {name}" in capsys.readouterr().out
+
+
+def test_unknown_command_names_the_nearest(capsys):
+    assert cli.main(["rnus"]) == 2
+    assert "ftui runs" in capsys.readouterr().err
+
+
+def test_json_error_is_one_document_on_stdout():
+    done = ftui("status", "nothing", "--json")
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert document["error"]["kind"] == "no_such_run"
+    assert document["error"]["fix"]
+
+
+@pytest.mark.parametrize("argv", [["--json", "runs"], ["runs", "--json"]])
+def test_json_flag_before_or_after_the_command(argv):
+    done = ftui(*argv)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [])
+
+
+def test_home_flag_before_or_after_the_command(tmp_path):
+    first = ftui("--home", str(tmp_path / "a"), "runs")
+    second = ftui("runs", "--home", str(tmp_path / "a"))
+    assert first.returncode == second.returncode == 0
+    assert str(tmp_path / "a") in first.stdout and first.stdout == second.stdout
+
+
+def test_bad_flag_is_a_usage_error_without_a_traceback():
+    done = ftui("runs", "--nonsense")
+    assert done.returncode == 2
+    assert "--nonsense" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_app_without_a_terminal_says_what_to_use_instead():
+    done = ftui(stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "ftui watch" in done.stderr
+
+
+def test_unexpected_error_goes_to_the_log_not_the_screen(tmp_path, monkeypatch, capsys):
+    from tui.commands import runs
+
+    def broken(args, out):
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(runs, "run", broken)
+    assert cli.main(["runs", "--home", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    log = tmp_path / "logs" / "ftui.log"
+    assert "Traceback" not in err and str(log) in err
+    assert "Traceback" in log.read_text()
+
+
+def test_reader_that_goes_away_is_quiet(tmp_path):
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "resolved.json").write_text("{}")
+    (run / "logs" / "rank-0.log").write_text("line\n" * 200_000)
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$0" -m tui logs "$1" -n 200000 | head -1', sys.executable, str(run)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "line\n", "")
+
+
+def test_results_stay_on_stdout_in_a_pipe_and_remarks_leave_it(capsys):
+    out = Output()
+    out.line("result")
+    out.note("remark")
+    got = capsys.readouterr()
+    assert (got.out, got.err) == ("result\n", "remark\n")
+    out.as_json = True
+    out.line("result")
+    assert capsys.readouterr().out == ""
+
+
+def test_error_shows_what_where_and_fix(capsys):
+    Output().error(FtuiError("disk full", where="/data", fix="free 3 GB"))
+    assert capsys.readouterr().err == "error: disk full\n  at   /data\n  fix  free 3 GB\n"
+
+
+def test_table_columns_line_up_with_wide_text(capsys):
+    Output().table(["name", "n"], [["日本", "1"], ["ab", "22"]], right=frozenset({1}))
+    assert capsys.readouterr().out == "name   n\n日本   1\nab    22\n"
+
+
+def test_width_counts_cells():
+    assert (width("abc"), width("Москва"), width("日本"), width("e\u0301")) == (3, 6, 4, 1)
