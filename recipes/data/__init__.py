@@ -1,0 +1,1 @@
+"""The built-in conversations (`builtin:support`), the hand-written parts they are made from, and their maker."""
