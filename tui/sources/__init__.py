@@ -1,0 +1,1 @@
+"""Where the screens' data comes from: readers of run folders, for use in threads. No widgets here."""

@@ -1,0 +1,159 @@
+"""Reads one run folder piece by piece and keeps a store of what it says. For one thread; no widgets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.journal import CHUNK, JournalReader
+from engine.workspace import RunFolder
+from tui.state.snapshot import LIVE, RunSnapshot
+from tui.state.store import RunStore
+
+PREVIEW_FROM = 4 * 1024 * 1024  # a larger journal is shown coarsely until all of it has been read
+PREVIEW_PIECES = 256
+PREVIEW_PIECE = 4096
+HARDWARE_TAIL = 64 * 1024
+
+
+class TailReader(JournalReader):
+    """Reads only the end of a JSON-lines file: what was missed in between is skipped, not caught up with."""
+
+    def __init__(self, path: Path, tail: int) -> None:
+        super().__init__(path)
+        self.tail = tail
+
+    def poll(self, limit: int = CHUNK) -> list[dict[str, Any]]:
+        """The events within the last `tail` bytes that were not read before."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return []
+        if size - self.offset > self.tail:
+            self.offset = size - self.tail
+            self._drop_partial_line()
+        return super().poll(limit)
+
+    def _drop_partial_line(self) -> None:
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            self.offset += len(file.readline(self.tail))
+
+
+class RunSource:
+    """Follows the files of a run.
+
+    A long journal is first sampled over its whole length, so the curve and the newest numbers are there at once,
+    and is then read in full by later polls, each within its time budget.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self._store = RunStore(run.name)
+        self._preview: RunStore | None = None
+        self._journal = JournalReader(run.journal)
+        self._events = JournalReader(run.events)
+        self._hardware = TailReader(run.hardware, HARDWARE_TAIL)
+        self._opened = False
+        self._more = False
+
+    @property
+    def more(self) -> bool:
+        """Whether part of the journal still waits to be read: poll again at once."""
+        return self._more
+
+    def poll(self, budget_s: float = 0.2) -> RunSnapshot:
+        """Read what is new, for about `budget_s` seconds at most; the same snapshot object when nothing is.
+
+        Raises:
+            OSError: a file is there and cannot be read.
+        """
+        first = not self._opened
+        if first:
+            self._opened = True
+            self._preview = self._make_preview()
+        self._poll_small_files()
+        if first and self._preview is not None:
+            self._more = True
+            return self._preview.snapshot()
+        self._poll_journal(budget_s)
+        return (self._preview or self._store).snapshot()
+
+    def _stores(self) -> Iterator[RunStore]:
+        yield self._store
+        if self._preview is not None:
+            yield self._preview
+
+    def _poll_small_files(self) -> None:
+        state = self.run.read_state()
+        restarts = self._events.restarts
+        events = self._events.poll()
+        samples = self._hardware.poll()
+        for store in self._stores():
+            if self._events.restarts != restarts:
+                store.reset_events()
+            store.feed_events(events)
+            store.feed_hardware(samples)
+            store.feed_state(state, shown_state(state))
+
+    def _poll_journal(self, budget_s: float) -> None:
+        deadline = time.monotonic() + budget_s
+        while True:
+            restarts = self._journal.restarts
+            data, self._more = self._journal.read_chunk()
+            if self._journal.restarts != restarts:
+                self._store.reset_journal()
+                self._preview = None
+            self._store.feed(self._journal.parse(data))
+            if not self._more or time.monotonic() >= deadline:
+                break
+        if self._preview is not None:
+            if self._more:
+                self._preview.set_loading(self._share_read())
+            else:
+                self._store.revision = max(self._store.revision, self._preview.revision) + 1
+                self._preview = None
+
+    def _share_read(self) -> float:
+        try:
+            return min(1.0, self._journal.offset / max(1, self.run.journal.stat().st_size))
+        except OSError:
+            return 1.0
+
+    def _make_preview(self) -> RunStore | None:
+        """A store fed with pieces from the whole length of the journal; None when it is short enough to read."""
+        try:
+            size = self.run.journal.stat().st_size
+            if size < PREVIEW_FROM:
+                return None
+            preview = RunStore(self.run.name)
+            with open(self.run.journal, "rb", buffering=0) as file:
+                for begin in range(0, size - CHUNK, (size - CHUNK) // PREVIEW_PIECES + 1):
+                    _feed_piece(preview, os.pread(file.fileno(), PREVIEW_PIECE, begin), whole_from=begin)
+                _feed_piece(preview, os.pread(file.fileno(), CHUNK, size - CHUNK), whole_from=size - CHUNK)
+        except OSError:
+            return None  # the full read names the error, if it lasts
+        preview.set_loading(0.0)
+        return preview
+
+
+def _feed_piece(store: RunStore, data: bytes, *, whole_from: int) -> None:
+    """Feed the whole lines of a piece of a journal."""
+    begin = data.find(b"\n") + 1 if whole_from else 0
+    end = data.rfind(b"\n") + 1
+    if begin < end:
+        store.feed(JournalReader(Path()).parse(data[begin:end]))
+
+
+def shown_state(state: dict[str, Any]) -> str:
+    """The state to show: a live one whose supervisor is gone is "lost"."""
+    claimed = str(state.get("state") or "queued")
+    if claimed not in LIVE:
+        return claimed
+    from engine.process import ProcessId
+
+    supervisor = ProcessId.from_json(state.get("supervisor"))
+    return claimed if supervisor is None or supervisor.alive() else "lost"

@@ -1,0 +1,248 @@
+"""Collects what a run's files say and hands out frozen snapshots of it. Fed by one thread, read by another."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tui.state.series import Series
+from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Problem, RunSnapshot, figure
+
+KEPT_EVENTS = 200
+SHOWN_EVENTS = 60
+_NUMBERS = ("learning_rate", "grad_norm", "epoch", "tokens_per_s", "step_time_s", "mfu")
+_TOLD_BY_JOURNAL = frozenset({"checkpoint", "save_failed"})  # the supervisor repeats what rank 0 wrote
+
+
+class RunStore:
+    """The state of one run, from its journal, events, hardware samples and state.json."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.revision = 0
+        self.loading: float | None = None
+        self._state: Mapping[str, Any] = {}
+        self._shown_state = ""
+        self._sample: Mapping[str, Any] = {}
+        self._snapshot: RunSnapshot | None = None
+        self._supervisor_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
+        self.reset_journal()
+
+    def reset_journal(self) -> None:
+        """Forget what the journal said: the file shrank or was replaced."""
+        self.revision += 1
+        self._attempt = 0
+        self._step: int | None = None
+        self._max_steps: int | None = None
+        self._train, self._evaluation = Series(), Series()
+        self._best: tuple[float, float] | None = None  # lowest eval loss and its step
+        self._last_log: Mapping[str, Any] = {}
+        self._time = 0.0
+        self._journal_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
+
+    def reset_events(self) -> None:
+        """Forget what the supervisor's events said."""
+        self.revision += 1
+        self._supervisor_events.clear()
+
+    def feed(self, events: Iterable[Mapping[str, Any]]) -> int:
+        """Take the next lines of journal.jsonl; returns how many there were."""
+        steps: list[float] = []
+        losses: list[float] = []
+        count = 0
+        last = None
+        for event in events:
+            count += 1
+            attempt = event.get("attempt", 1)
+            if attempt != self._attempt:
+                if not isinstance(attempt, int) or attempt < self._attempt:
+                    continue  # a line of an attempt that has been replaced
+                self._attempt = attempt
+            if event.get("event") == "log":
+                step = event.get("step")
+                if type(step) is int:
+                    last = event
+                    if "loss" in event:
+                        loss = event["loss"]
+                        steps.append(step)
+                        losses.append(loss if type(loss) is float else _loss(loss))
+                continue
+            self._train.extend(steps, losses)
+            steps, losses = [], []
+            if last is not None:
+                self._take_log(last)
+                last = None
+            self._take_other(event)
+        self._train.extend(steps, losses)
+        if last is not None:
+            self._take_log(last)
+        self.revision += bool(count)
+        return count
+
+    def _take_log(self, event: Mapping[str, Any]) -> None:
+        self._last_log = event
+        self._step = event["step"]
+        self._time = max(self._time, figure(event.get("time")) or 0.0)
+
+    def _take_other(self, event: Mapping[str, Any]) -> None:
+        kind, step = event.get("event"), event.get("step")
+        self._time = max(self._time, figure(event.get("time")) or 0.0)
+        if kind == "start":
+            begin = step if isinstance(step, int) else 0
+            self._train.truncate(begin)
+            self._forget_evals(begin)
+            self._step = begin
+            maximum = event.get("max_steps")
+            self._max_steps = maximum if isinstance(maximum, int) and maximum > 0 else None
+        elif kind == "eval" and isinstance(step, int):
+            self._take_eval(event, step)
+        elif kind in ("save", "save_failed"):
+            self._journal_events.append(event)
+        elif kind == "end" and isinstance(step, int):
+            self._step = step
+
+    def _take_eval(self, event: Mapping[str, Any], step: int) -> None:
+        value = _loss(event.get("eval_loss"))
+        self._forget_evals(step - 1)
+        before = self._evaluation.last
+        self._evaluation.extend([step], [value])
+        best = math.isfinite(value) and (self._best is None or value < self._best[0])
+        if best:
+            self._best = (value, float(step))
+        self._journal_events.append({**event, "previous": before, "best": best})
+
+    def _forget_evals(self, after: int) -> None:
+        self._evaluation.truncate(after)
+        if self._best is not None and self._best[1] > after:
+            view = self._evaluation.view()
+            pairs = zip(view.values.tolist(), view.steps.tolist(), strict=True)
+            self._best = min((pair for pair in pairs if math.isfinite(pair[0])), default=None)
+
+    def feed_events(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Take the next lines of events.jsonl."""
+        for event in events:
+            if event.get("event") not in _TOLD_BY_JOURNAL:
+                self._supervisor_events.append(event)
+            self.revision += 1
+
+    def feed_hardware(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        """Take the next lines of hardware.jsonl; only the newest is kept."""
+        for sample in samples:
+            self._sample = sample
+            self.revision += 1
+
+    def feed_state(self, state: Mapping[str, Any], shown: str | None = None) -> None:
+        """Take state.json as it is now; `shown` is the state to show in place of its own (a lost run)."""
+        shown = shown or str(state.get("state") or "queued")
+        if state != self._state or shown != self._shown_state:
+            self._state, self._shown_state = state, shown
+            self.revision += 1
+
+    def set_loading(self, share: float | None) -> None:
+        """Say how much of the journal has been read, None when all of it has."""
+        if share != self.loading:
+            self.loading = share
+            self.revision += 1
+
+    def snapshot(self) -> RunSnapshot:
+        """The run as it is now; the same object as before when nothing was fed since."""
+        if self._snapshot is None or self._snapshot.revision != self.revision:
+            self._snapshot = self._make()
+        return self._snapshot
+
+    def _make(self) -> RunSnapshot:
+        state = self._state
+        step = self._step if self._step is not None else int(figure(state.get("step")) or 0)
+        maximum = self._max_steps or int(figure(state.get("max_steps")) or 0) or None
+        live = self._shown_state in LIVE
+        safe = _safe_step(state)
+        at_risk = max(0, step - (safe or 0)) if self._shown_state != "done" else 0
+        numbers = self._numbers()
+        gpus = self._sample.get("gpus")
+        return RunSnapshot(
+            revision=self.revision,
+            name=self.name,
+            state=self._shown_state or "queued",
+            phase=str(state.get("phase") or ""),
+            step=step,
+            max_steps=maximum,
+            attempt=max(self._attempt, int(figure(state.get("attempt")) or 1)),
+            restarts=int(figure(state.get("restarts")) or 0),
+            device=str(state.get("device") or ""),
+            world_size=int(figure(state.get("world_size")) or 1),
+            numbers=numbers,
+            train=self._train.view(),
+            evaluation=self._evaluation.view(),
+            gpus=tuple(Gpu.from_sample(g, i) for i, g in enumerate(gpus) if isinstance(g, Mapping))
+            if isinstance(gpus, list)
+            else (),
+            host=Host.from_sample(self._sample) if self._sample else None,
+            events=self._events(),
+            problem=_problem(state.get("error")),
+            eta_s=figure(state.get("eta_s")) if live else None,
+            elapsed_s=self._elapsed(live),
+            safe_step=safe,
+            at_risk_steps=at_risk,
+            at_risk_seconds=at_risk * numbers.step_time_s if numbers.step_time_s is not None else None,
+            loading=self.loading,
+        )
+
+    def _numbers(self) -> Numbers:
+        log, state = self._last_log, self._state
+        loss = _loss(log["loss"]) if "loss" in log else figure(state.get("loss"))
+        newest_eval = self._evaluation.last
+        best, best_step = self._best or (None, None)
+        return Numbers(
+            loss=loss,
+            eval_loss=figure(state.get("eval_loss")) if newest_eval is None else newest_eval,
+            best_eval=best,
+            best_eval_step=best_step,
+            **{name: figure(log.get(name, state.get(name))) for name in _NUMBERS},
+        )
+
+    def _elapsed(self, live: bool) -> float | None:
+        """Seconds since the start, by the newest time that the files tell: it stands still when they do."""
+        started, ended = figure(self._state.get("started")), figure(self._state.get("ended"))
+        if started is None:
+            return None
+        newest = max(self._time, figure(self._state.get("updated")) or 0.0)
+        if live:
+            newest = max(newest, figure(self._sample.get("time")) or 0.0)
+        return max(0.0, (ended if ended is not None and not live else newest) - started)
+
+    def _events(self) -> tuple[Mapping[str, Any], ...]:
+        """The newest events of both files, newest first."""
+        merged = heapq.merge(
+            reversed(self._journal_events), reversed(self._supervisor_events), key=_event_time, reverse=True
+        )
+        return tuple(itertools.islice(merged, SHOWN_EVENTS))
+
+
+def _event_time(event: Mapping[str, Any]) -> float:
+    return figure(event.get("time")) or 0.0
+
+
+def _loss(value: Any) -> float:
+    """A loss as float; the journal writes NaN and infinities as null."""
+    number = figure(value)
+    return math.nan if number is None else number
+
+
+def _safe_step(state: Mapping[str, Any]) -> int | None:
+    checkpoint = state.get("last_checkpoint")
+    step = figure(checkpoint.get("step")) if isinstance(checkpoint, Mapping) else None
+    return None if step is None else int(step)
+
+
+def _problem(error: Any) -> Problem | None:
+    if not isinstance(error, Mapping):
+        return None
+    return Problem(
+        message=str(error.get("message") or error.get("kind") or ""),
+        where=str(error.get("where") or ""),
+        fix=str(error.get("fix") or ""),
+    )
