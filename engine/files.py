@@ -94,6 +94,16 @@ class Lock:
         self._fd = fd
         return True
 
+    def adopt(self, fd: int) -> None:
+        """Go on holding the lock that came with the inherited descriptor `fd`; our children do not get it."""
+        os.set_inheritable(fd, False)
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """The descriptor that holds the lock, to be passed to the process that shall go on holding it."""
+        assert self._fd is not None
+        return self._fd
+
     def release(self) -> None:
         """Give the lock up; the file stays."""
         if self._fd is not None:

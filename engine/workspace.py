@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
+import shutil
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.errors import FtuiError, UsageError
-from engine.files import read_json
+from engine.files import fsync_dir, read_json
 from engine.text import _
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -137,14 +142,17 @@ class Workspace:
             ) from error
         return self
 
-    def runs(self) -> list[RunFolder]:
-        """All run folders, newest first."""
+    def folders(self) -> list[RunFolder]:
+        """All run folders, in no order."""
         try:
             entries = [e for e in os.scandir(self.runs_dir) if e.is_dir() and not e.name.startswith(".")]
         except OSError:
             return []
-        folders = [RunFolder(Path(e.path)) for e in entries]
-        return sorted(folders, key=lambda run: (created(run), run.name), reverse=True)
+        return [RunFolder(Path(e.path)) for e in entries]
+
+    def runs(self) -> list[RunFolder]:
+        """All run folders, newest first."""
+        return sorted(self.folders(), key=lambda run: (created(run), run.name), reverse=True)
 
     def find(self, name: str) -> RunFolder:
         """The run called `name` (a name, a path of a run folder, or a prefix that only one run has).
@@ -176,39 +184,58 @@ class Workspace:
             kind="no_such_run",
         )
 
-    def create_run(self, name: str | None, stem: str) -> RunFolder:
-        """Make a new run folder called `name`, or `stem` with the next free number.
+    def claim_run(self, name: str | None, stem: str, fill: Callable[[RunFolder, str], None]) -> RunFolder:
+        """Make a complete run folder or none: it is filled under a hidden name and then renamed.
+
+        Args:
+            name: the run's name; None takes `stem` with the next free number.
+            stem: where a number is appended.
+            fill: writes the files into a folder that will have the given name.
 
         Raises:
             UsageError: the name is not usable or taken.
         """
-        if name is not None:
-            if not NAME.match(name):
-                raise UsageError(
-                    _("'{name}' cannot be a run's name").format(name=name),
-                    fix=_("use letters, digits, '.', '_' and '-', at most 100, not beginning with a dot"),
-                    kind="bad_run_name",
-                )
-            folder = self.runs_dir / name
-            try:
-                folder.mkdir()
-            except FileExistsError as error:
-                raise UsageError(
-                    _("there is a run '{name}' already").format(name=name),
-                    where=str(folder),
-                    fix=_("choose another --name, or `ftui resume {name}`").format(name=name),
-                    kind="run_exists",
-                ) from error
-            return RunFolder(folder)
+        if name is not None and not NAME.match(name):
+            raise UsageError(
+                _("'{name}' cannot be a run's name").format(name=name),
+                fix=_("use letters, digits, '.', '_' and '-', at most 100, not beginning with a dot"),
+                kind="bad_run_name",
+            )
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:80] or "run"
-        number = 1
-        while True:
-            folder = self.runs_dir / f"{stem}-{number}"
-            try:
-                folder.mkdir()
-                return RunFolder(folder)
-            except FileExistsError:
-                number += 1
+        for number in itertools.count(1):
+            final = self.runs_dir / (name or f"{stem}-{number}")
+            if not final.exists() and self._build(final, fill):
+                return RunFolder(final)
+            if name is not None:
+                break
+        raise UsageError(
+            _("there is a run '{name}' already").format(name=name),
+            where=str(self.runs_dir / str(name)),
+            fix=_("choose another --name, or `ftui resume {name}`").format(name=name),
+            kind="run_exists",
+        )
+
+    def _build(self, final: Path, fill: Callable[[RunFolder, str], None]) -> bool:
+        building = Path(tempfile.mkdtemp(prefix=".new-", dir=self.runs_dir))
+        try:
+            fill(RunFolder(building), final.name)
+            building.chmod(0o755)
+            building.rename(final)  # fails on a folder that is not empty, and a run's never is
+        except OSError as error:
+            shutil.rmtree(building, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                return False
+            raise FtuiError(
+                _("the run folder cannot be made: {reason}").format(reason=error.strerror or error),
+                where=str(final),
+                fix=_("free space there, or choose another workspace with --home DIR"),
+                kind="workspace",
+            ) from error
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        fsync_dir(self.runs_dir)
+        return True
 
 
 def created(run: RunFolder) -> float:

@@ -1,0 +1,137 @@
+"""How runs are, from their files alone. Two hundred state files must cost a command next to nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine import journal
+from engine.process import ProcessId
+from engine.workspace import RunFolder, Workspace, created
+
+LIVE = frozenset({"starting", "running", "saving"})  # states that only a live supervisor makes true
+ENDED = frozenset({"stopped", "done", "failed", "lost"})
+EVENTS = 20
+
+
+def state_of(state: dict[str, Any]) -> str:
+    """The state a reader may believe: what claims to live without its supervisor is "lost"."""
+    name = state.get("state")
+    if not isinstance(name, str):
+        return "lost"
+    if name in LIVE:
+        supervisor = ProcessId.from_json(state.get("supervisor"))
+        if supervisor is None or not supervisor.alive():
+            return "lost"
+    return name
+
+
+def is_alive(run: RunFolder) -> bool:
+    """Whether the run's supervisor (or the command that is starting it) lives."""
+    return state_of(run.read_state()) in LIVE
+
+
+def summary(run: RunFolder) -> dict[str, Any]:
+    """One row of `ftui runs`."""
+    return _row(run, run.read_state())
+
+
+def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
+    name = state_of(state)
+    return {
+        "name": run.name,
+        "state": name,
+        "phase": state.get("phase") if name in LIVE else None,
+        "step": state.get("step"),
+        "max_steps": state.get("max_steps"),
+        "loss": state.get("loss"),
+        "eval_loss": state.get("eval_loss"),
+        "eta_s": state.get("eta_s") if name in LIVE else None,
+        "path": str(run.path),
+        "error": state.get("error"),
+        "attempt": state.get("attempt"),
+        "created": state.get("created"),
+        "ended": state.get("ended"),
+    }
+
+
+def listing(workspace: Workspace) -> list[dict[str, Any]]:
+    """All runs, newest first; folders that are no runs are left out."""
+    found = []
+    for run in workspace.folders():
+        state = run.read_state()
+        if state or run.resolved.exists():
+            found.append((run, state))
+    found.sort(key=lambda item: (_created(*item), item[0].name), reverse=True)
+    return [_row(run, state) for run, state in found]
+
+
+def _created(run: RunFolder, state: dict[str, Any]) -> float:
+    value = state.get("created")
+    return float(value) if isinstance(value, int | float) else created(run)
+
+
+def status(run: RunFolder) -> dict[str, Any]:
+    """One run in full: its row, the newest sample of its GPUs, the last events, and what would be lost now."""
+    state = run.read_state()
+    row = _row(run, state)
+    sample = journal.last(run.hardware) if row["state"] in LIVE else None
+    own = set(state.get("gpus") or [])
+    row.update(
+        {
+            "plan": None,
+            "epoch": state.get("epoch"),
+            "tokens_per_s": state.get("tokens_per_s") if row["state"] in LIVE else None,
+            "device": state.get("device"),
+            "world_size": state.get("world_size"),
+            "restarts": state.get("restarts"),
+            "started": state.get("started"),
+            "last_checkpoint": state.get("last_checkpoint"),
+            "exit_code": state.get("exit_code"),
+            "gpus": [gpu for gpu in (sample or {}).get("gpus") or [] if gpu.get("uuid") in own],
+            "host": (sample or {}).get("host"),
+            "disk": (sample or {}).get("disk"),
+            "events": _last_events(run),
+            "at_risk": at_risk(run, state),
+        }
+    )
+    return row
+
+
+def _last_events(run: RunFolder) -> list[dict[str, Any]]:
+    reader = journal.JournalReader(run.events)
+    try:
+        reader.offset = max(0, run.events.stat().st_size - journal.CHUNK)
+    except OSError:
+        return []
+    return list(reader.all())[-EVENTS:]  # a line cut by the offset is no JSON and is skipped
+
+
+def at_risk(run: RunFolder, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What would be lost if the ranks ended now: the steps since the last sealed checkpoint, their time and price.
+
+    `seconds` and `money` are null where no step time or no price is known.
+    """
+    state = run.read_state() if state is None else state
+    step = state.get("step") or 0
+    sealed = (state.get("last_checkpoint") or {}).get("step") or 0
+    steps = 0 if state.get("state") == "done" else max(0, step - sealed)
+    if steps == 0:
+        return {"steps": 0, "seconds": 0.0, "money": None}
+    log = journal.last(run.journal, {"event": "log"}) or {}
+    step_time = log.get("step_time_s")
+    seconds = steps * float(step_time) if isinstance(step_time, int | float) else None
+    return {"steps": steps, "seconds": seconds, "money": _price_of(seconds)}
+
+
+def _price_of(seconds: float | None) -> dict[str, Any] | None:
+    from engine import settings
+    from engine.errors import FtuiError
+
+    try:
+        known = settings.load()
+    except FtuiError:  # a broken settings file is reported by whoever needs a setting to go on
+        return None
+    if seconds is None or known.price is None:
+        return None
+    hours = {"hour": 1.0, "month": 730.0}[known.price_period]
+    return {"amount": known.price * seconds / 3600 / hours, "currency": known.price_currency}
