@@ -15,7 +15,7 @@ SAVE_TIME_FACTOR = 3  # a save under memory pressure or on a busy disk takes lon
 # What an outer launcher (slurm, another torchrun, a container's entry point) may have left: torchrun sets these itself.
 _LEFT_OVER = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "NODE_RANK",
-    "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH", "PYTHONSTARTUP",
+    "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
 _LEFT_OVER_PREFIXES = ("TORCHELASTIC_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "FTUI_RESUME", "FTUI_ATTEMPT")
 
@@ -26,6 +26,13 @@ def shutdown_timeout(run: RunFolder) -> int:
     seconds = save.get("seconds") if save else None
     measured = float(seconds) if isinstance(seconds, int | float) else 0.0
     return max(SHORTEST_SHUTDOWN_S, round(SHORTEST_SHUTDOWN_S / 2 + SAVE_TIME_FACTOR * measured))
+
+
+def _python_path(value: str) -> str:
+    """PYTHONPATH without the entries whose own `engine` would shadow ours (PYTHONPATH=. is common)."""
+    ours = Path(__file__).parents[2]
+    entries = [entry for entry in value.split(os.pathsep) if entry]
+    return os.pathsep.join(e for e in entries if Path(e).resolve() == ours or not (Path(e) / "engine").exists())
 
 
 def command(
@@ -69,6 +76,8 @@ def command(
     env = {
         key: value for key, value in source.items() if key not in _LEFT_OVER and not key.startswith(_LEFT_OVER_PREFIXES)
     }
+    if path := env.pop("PYTHONPATH", ""):
+        env["PYTHONPATH"] = _python_path(path)
     env.update(
         PYTHONSAFEPATH="1",
         HF_HUB_DISABLE_TELEMETRY="1",
