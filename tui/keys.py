@@ -6,8 +6,12 @@ Keys that tmux and terminals eat are not used: ctrl-a, ctrl-b, ctrl-s, ctrl-j, c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.text import _
+
+if TYPE_CHECKING:
+    from textual.binding import BindingType
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,16 @@ class Key:
         """The label in the user's language."""
         return _(self.label)
 
+    @property
+    def first(self) -> str:
+        """The key that footers name."""
+        return self.keys.split(",")[0]
+
+    @property
+    def signs(self) -> str:
+        """All keys as a person reads them."""
+        return " ".join(sign(key) for key in self.keys.split(","))
+
 
 TABLES: dict[str, tuple[Key, ...]] = {
     "app": (
@@ -32,11 +46,21 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("palette", "ctrl+p,colon", "command_palette", "commands", show=False),
         Key("quit", "q,ctrl+q", "quit_app", "quit (runs go on)"),
     ),
+    "list": (
+        Key("up", "up,k", "move(-1)", "previous", show=False),
+        Key("down", "down,j", "move(1)", "next", show=False),
+        Key("page_up", "pageup", "page(-1)", "page up", show=False),
+        Key("page_down", "pagedown", "page(1)", "page down", show=False),
+        Key("first", "home,g", "edge(-1)", "first", show=False),
+        Key("last", "end,G", "edge(1)", "last", show=False),
+    ),
     "home": (
         Key("open", "enter", "open_run", "open"),
         Key("new", "n", "new_run", "new run"),
+        Key("demo", "d", "demo", "demo"),
         Key("resume", "r", "resume_run", "resume"),
-        Key("stop", "x", "stop_run", "stop with save", show=False),
+        Key("stop", "x", "stop_run", "stop with save"),
+        Key("copy", "y,c", "copy", "copy the run's path or error", show=False),
     ),
     "run": (
         Key("back", "escape,h", "back", "runs"),
@@ -55,4 +79,64 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("log_pane", "o", "toggle_log", "log", show=False),
         Key("copy", "y,c", "copy", "copy", show=False),
     ),
+    "new_run": (
+        Key("start", "enter,f5", "start", "start"),
+        Key("previous", "up", "step(-1)", "recipe or field before"),
+        Key("next", "down", "step(1)", "recipe or field after"),
+        Key("cancel", "escape", "cancel", "cancel"),
+    ),
+    "confirm": (
+        Key("yes", "y,enter", "answer(True)", "yes"),
+        Key("no", "n,escape", "answer(False)", "no"),
+    ),
+    "detail": (
+        Key("copy", "y,c", "copy", "copy"),
+        Key("close", "escape,enter,q", "close", "close"),
+    ),
+    "help": (Key("close", "escape,f1", "close", "close"),),
+    "scroll": (
+        Key("up", "up", "scroll(-1)", "up", show=False),
+        Key("down", "down", "scroll(1)", "down", show=False),
+        Key("page_up", "pageup", "scroll(-10)", "page up", show=False),
+        Key("page_down", "pagedown", "scroll(10)", "page down", show=False),
+    ),
 }
+
+TITLES = {
+    "app": "everywhere",
+    "list": "in a list",
+    "home": "runs",
+    "run": "one run",
+    "new_run": "new run",
+}
+"""The tables that the help shows, in its order, with their untranslated headings."""
+
+SIGNS = {
+    "question_mark": "?",
+    "colon": ":",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "escape": "esc",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+}
+
+
+def sign(key: str) -> str:
+    """A key as a person reads it: `?` for `question_mark`, `shift+←` for `shift+left`."""
+    return "+".join(SIGNS.get(part, part) for part in key.split("+"))
+
+
+def bindings(table: str) -> list[BindingType]:
+    """Textual's bindings for one table; their ids are `table.id`."""
+    from textual.binding import Binding
+
+    return [
+        Binding(key.keys, key.action, key.text, show=key.show, id=f"{table}.{key.id}", key_display=sign(key.first))
+        for key in TABLES[table]
+    ]

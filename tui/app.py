@@ -1,0 +1,276 @@
+"""The terminal app: screens, keys, palette, themes and errors. What it shows comes from files; it owns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from textual import work
+from textual.app import App
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.worker import WorkerFailed, get_current_worker
+
+from engine import settings
+from engine.errors import FtuiError, UsageError
+from engine.text import _, ngettext, number
+from engine.workspace import RunFolder, Workspace
+from tui import themes
+from tui.keys import bindings
+from tui.messages import RunsChanged
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+    from tui.sources.run_listing import Price, RunRow
+
+T = TypeVar("T")
+LISTING_S = 1.0
+HANGUP_GRACE_S = 2.0
+
+
+def _home() -> Screen[None]:
+    from tui.screens.home import HomeScreen
+
+    return HomeScreen()
+
+
+def _commands() -> type[Provider]:
+    from tui.palette import FtuiCommands
+
+    return FtuiCommands
+
+
+class FtuiApp(App[None]):
+    """`ftui`.
+
+    Args:
+        workspace: where the runs are.
+        open_run: a run to open at once, above the list.
+    """
+
+    TITLE = "ftui"
+    CSS_PATH = "screens/home.tcss"  # Textual does not load the default screen's own
+    SCREENS: ClassVar = {"home": _home}
+    COMMANDS: ClassVar = {_commands}
+    BINDINGS: ClassVar = bindings("app")
+    AUTO_FOCUS = None
+
+    runs: reactive[tuple[RunRow, ...] | None] = reactive(None)
+
+    def __init__(self, workspace: Workspace, open_run: str | None = None) -> None:
+        super().__init__()
+        self.workspace = workspace
+        self.failure: FtuiError | None = None
+        self.settings = settings.load()
+        self.ascii_only = bool(self.settings.ascii) or os.environ.get("TERM") in ("dumb", "vt100", "vt220")
+        self._first = workspace.find(open_run) if open_run else None
+        self._stop_listing = threading.Event()
+        for theme in themes.THEMES:
+            self.register_theme(theme)
+        wanted = themes.choose(self.settings.theme)
+        self.theme = wanted if wanted in self.available_themes else themes.DARK
+
+    # Life
+
+    def get_default_screen(self) -> Screen[None]:
+        """Home is the bottom of the stack."""
+        return _home()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our styles use beyond a theme's ordinary colors."""
+        return themes.DEFAULTS
+
+    def on_mount(self) -> None:
+        """Listen to signals, follow the runs, open what was asked for."""
+        self._handle_signals()
+        self._follow_runs()
+        if self._first is not None:
+            self.open_run(self._first)
+
+    def _handle_signals(self) -> None:
+        """A dead connection (HUP) or a kill (TERM) ends the app quietly; runs do not notice."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number_, code in ((signal.SIGHUP, 129), (signal.SIGTERM, 143)):
+            loop.add_signal_handler(number_, self._leave, code)
+
+    def _leave(self, code: int) -> None:
+        # Writing to a terminal that is gone can block or fail: nothing is lost by a hard end.
+        timer = threading.Timer(HANGUP_GRACE_S, os._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        self.exit(return_code=code)
+
+    def on_unmount(self) -> None:
+        """Let the listing thread end."""
+        self._stop_listing.set()
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Log what nobody expected, end the app, leave one clear line (Textual would print the traceback)."""
+        from tui.crashlog import record
+
+        if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
+            error = error.error
+        if self.failure is None:
+            self.failure = error if isinstance(error, FtuiError) else record(error, str(self.workspace.root))
+        self._return_code = 1
+        if self._exception is None:  # a test's pilot raises it
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
+
+    # Runs
+
+    @work(thread=True, group="listing")
+    def _follow_runs(self) -> None:
+        from tui.sources.run_listing import RunListing
+
+        listing = RunListing(self.workspace)
+        worker = get_current_worker()
+        before: tuple[RunRow, ...] | None = None
+        while not worker.is_cancelled and not self._stop_listing.is_set():
+            rows = listing.poll()
+            if rows != before or any(row.live for row in rows):  # of a live one also the age and the cost change
+                self.post_message(RunsChanged(rows))
+                before = rows
+            self._stop_listing.wait(LISTING_S)
+
+    def on_runs_changed(self, message: RunsChanged) -> None:
+        """The newest list, for whoever watches `runs`."""
+        self.set_reactive(FtuiApp.runs, message.rows)
+        self.mutate_reactive(FtuiApp.runs)
+
+    def open_run(self, run: RunFolder) -> None:
+        """Show one run."""
+        from tui.screens.run import RunScreen
+
+        if isinstance(self.screen, RunScreen):
+            self.pop_screen()
+        self.push_screen(RunScreen(run))
+
+    def opened(self, run: RunFolder | None) -> None:
+        """Show a run that was just started; None: it was not."""
+        if run is not None:
+            self.open_run(run)
+
+    @property
+    def price(self) -> Price | None:
+        """What the server costs, when the settings say it."""
+        if self.settings.price is None:
+            return None
+        from tui.sources.run_listing import Price
+
+        return Price(self.settings.price, self.settings.price_currency, self.settings.price_period)
+
+    # What screens use
+
+    def background(
+        self,
+        task: Callable[[], T],
+        done: Callable[[T], Any] | None = None,
+        *,
+        failed: Callable[[FtuiError], Any] | None = None,
+        busy: str | None = None,
+    ) -> None:
+        """Run `task` in a thread, then `done` with its result; an FtuiError goes to `failed`, or is shown."""
+        if busy:
+            self.notify(busy, markup=False, timeout=3)
+        self._in_thread(task, done, failed or self.report)
+
+    @work(thread=True, group="background")
+    def _in_thread(
+        self, task: Callable[[], T], done: Callable[[T], Any] | None, failed: Callable[[FtuiError], Any]
+    ) -> None:
+        try:
+            result = task()
+        except FtuiError as error:
+            self.call_later(failed, error)
+        else:
+            if done is not None:
+                self.call_later(done, result)
+
+    def report(self, error: FtuiError) -> None:
+        """Show an error until it is read."""
+        from tui.modals.detail import Detail
+
+        self.push_screen(Detail(error))
+
+    def confirm(self, text: str, callback: Callable[[], Any]) -> None:
+        """Ask, and call back on yes."""
+        from tui.modals.confirm import Confirm
+
+        self.push_screen(Confirm(text), lambda yes: callback() if yes else None)
+
+    def copy(self, text: str) -> None:
+        """Put `text` on the clipboard of the user's own machine, and say how else to get it."""
+        from tui import tmux
+
+        if not tmux.copy(text):
+            self.copy_to_clipboard(text)
+        self.notify(_("Copied. If it is not on your clipboard: shift + drag selects."), markup=False, timeout=4)
+
+    def rich_color(self, name: str) -> str:
+        """A theme color as Rich names it."""
+        from textual.color import Color
+
+        return Color.parse(self.theme_variables[name]).rich_color.name
+
+    def choose_theme(self, name: str) -> None:
+        """Use a theme, now and next time."""
+        self.theme = name
+        self.background(lambda: settings.save(theme=name))
+
+    def key_table(self, screen: Screen[Any]) -> str | None:
+        """The key table of a screen, by its class."""
+        return {"HomeScreen": "home", "RunScreen": "run"}.get(type(screen).__name__)
+
+    # Keys
+
+    def action_help(self) -> None:
+        """All keys."""
+        from tui.modals.help import Help
+
+        if not isinstance(self.screen, Help):
+            self.push_screen(Help(self.key_table(self.screen)))
+
+    def action_quit_app(self) -> None:
+        """Leave; what runs goes on."""
+        self.exit()
+
+
+def farewell(rows: tuple[RunRow, ...] | None) -> str | None:
+    """What to say on leaving: which runs go on."""
+    live = [row.name for row in rows or () if row.live]
+    if not live:
+        return None
+    text = ngettext("{runs} goes on; `ftui` shows it again.", "{n} runs go on ({runs}); `ftui` shows them.", len(live))
+    return text.format(n=number(len(live)), runs=", ".join(live[:5]))
+
+
+def run(workspace: Workspace, *, open_run: str | None = None) -> int:
+    """Run the app in this terminal and return its exit code.
+
+    Raises:
+        UsageError: there is no terminal, or no such run.
+        FtuiError: something unexpected happened; the log has the traceback.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            _("the terminal app needs a terminal"),
+            fix=_("use `ftui runs`, `ftui status RUN` or `ftui watch RUN` here"),
+            kind="no_terminal",
+        )
+    app = FtuiApp(workspace, open_run)
+    app.run()
+    if app.failure is not None:
+        raise app.failure
+    if app.return_code in (None, 0) and (text := farewell(app.runs)):
+        print(text)  # noqa: T201 - the screen is gone, this is the shell's again
+    return app.return_code or 0

@@ -1,0 +1,240 @@
+"""A new run from a recipe: choose it, say which model and data, see what the checks find, start."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from engine.errors import FtuiError, UsageError
+from engine.findings import Finding
+from engine.text import _, ngettext, number
+from engine.workspace import RunFolder, Workspace
+from tui.keys import bindings
+from tui.modals.base import Modal
+from tui.widgets.key_bar import KeyBar
+
+if TYPE_CHECKING:
+    from tui.app import FtuiApp
+
+CHECK_AFTER_S = 0.25  # typing is echoed first, the check follows when it pauses
+FINDINGS_SHOWN = 4
+ORDER = {"error": 0, "warning": 1, "note": 2}
+KEYS = {"model": "model_name_or_path", "dataset": "dataset_path"}
+
+
+class NewRun(Modal[RunFolder | None]):
+    """Dismissed with the run that was started, or None."""
+
+    BINDINGS: ClassVar = bindings("new_run")
+    AUTO_FOCUS = "#recipe"
+
+    class Checked(Message):
+        """What a check of the form's present content found."""
+
+        def __init__(self, findings: list[Finding], error: FtuiError | None, recipe: Any) -> None:
+            super().__init__()
+            self.findings = findings
+            self.error = error
+            self.recipe = recipe
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__()
+        self.workspace = workspace
+        self._recipes = self._known()
+        self._timer: Timer | None = None
+        self._starting = False
+
+    @staticmethod
+    def _known() -> list[str]:
+        from engine import recipe
+
+        try:
+            here = sorted(str(path) for pattern in ("*.yaml", "*.yml") for path in Path().glob(pattern))
+        except OSError:
+            here = []
+        return [*recipe.names(), *(f"./{name}" for name in here[:50])]
+
+    @property
+    def ftui(self) -> FtuiApp:
+        """The app, by its own type."""
+        return cast("FtuiApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """The form."""
+        panel = Vertical(classes="panel")
+        panel.border_title = _("new run")
+        with panel:
+            yield from self._field("recipe", _("recipe"), _("a name below, or the path of a file"))
+            recipes = OptionList(*(Option(name, id=f"r{i}") for i, name in enumerate(self._recipes)), id="recipes")
+            recipes.can_focus = False
+            yield recipes
+            yield from self._field("model", _("model"))
+            yield from self._field("dataset", _("dataset"))
+            yield from self._field("name", _("name"), _("by itself"))
+            yield from self._field("options", _("options"), "max_steps=500 learning_rate=1e-4")
+            yield Static(id="findings")
+            yield KeyBar("new_run")
+
+    def _field(self, name: str, label: str, placeholder: str = "") -> ComposeResult:
+        with Horizontal(classes="row"):
+            yield Label(label)
+            field = Input(placeholder=placeholder, id=name, compact=True)
+            field.cursor_blink = False
+            yield field
+
+    def on_mount(self) -> None:
+        """Begin with the first recipe."""
+        if self._recipes:
+            self.query_one("#recipe", Input).value = self._recipes[0]
+
+    # The form
+
+    def _value(self, name: str) -> str:
+        return self.query_one(f"#{name}", Input).value.strip()
+
+    def _overrides(self) -> list[str]:
+        """What stands in the form beside the recipe, as `key=value`.
+
+        Raises:
+            UsageError: the options cannot be read.
+        """
+        given = [f"{key}={self._value(name)}" for name, key in KEYS.items() if self._value(name)]
+        try:
+            options = shlex.split(self._value("options"))
+        except ValueError as error:
+            raise UsageError(
+                _("the options cannot be read: a quote is not closed"), fix=_("write key=value key='two words'")
+            ) from error
+        return given + options
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        if event.input.id == "recipe":
+            self._highlight(event.value.strip())
+        if event.input.id != "name":
+            if self._timer is not None:
+                self._timer.stop()
+            self._timer = self.set_timer(CHECK_AFTER_S, self._check)
+
+    def _highlight(self, name: str) -> None:
+        known = self.query_one("#recipes", OptionList)
+        known.highlighted = self._recipes.index(name) if name in self._recipes else None
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.query_one("#recipe", Input).value = self._recipes[event.option_index]
+
+    def action_step(self, by: int) -> None:
+        """In the recipe field another recipe, elsewhere another field."""
+        focused = self.focused
+        if focused is None or focused.id != "recipe":
+            self.focus_previous(Input) if by < 0 else self.focus_next(Input)
+            return
+        if not self._recipes:
+            return
+        here = self._value("recipe")
+        index = self._recipes.index(here) + by if here in self._recipes else 0
+        field = self.query_one("#recipe", Input)
+        field.value = self._recipes[index % len(self._recipes)]
+        field.cursor_position = len(field.value)
+
+    # The check
+
+    def _check(self) -> None:
+        try:
+            self._check_in_thread(self._value("recipe"), self._overrides())
+        except UsageError as error:
+            self._show(self.Checked([], error, None))
+
+    @work(thread=True, exclusive=True, group="check")
+    def _check_in_thread(self, name: str, overrides: list[str]) -> None:
+        from engine import recipe
+
+        if not name:
+            self.post_message(self.Checked([], UsageError(_("no recipe yet"), fix=_("↑ and ↓ choose one")), None))
+            return
+        try:
+            loaded = recipe.load(recipe.find(name), overrides)
+            findings = recipe.check(loaded)
+        except FtuiError as error:
+            self.post_message(self.Checked([], error, None))
+        else:
+            self.post_message(self.Checked(findings, None, loaded.recipe))
+
+    @on(Checked)
+    def _show(self, checked: Checked) -> None:
+        """The findings; as placeholders, what the recipe says itself."""
+        if self._starting:
+            return
+        for name, key in KEYS.items():
+            self.query_one(f"#{name}", Input).placeholder = str(getattr(checked.recipe, key, None) or "")
+        self.query_one("#findings", Static).update(self._report(checked), layout=False)
+
+    def _report(self, checked: Checked) -> Text:
+        color = self.ftui.rich_color
+        text = Text()
+        if checked.error is not None:
+            return self._sentence(text, "error", checked.error.what, checked.error.fix)
+        findings = sorted(checked.findings, key=lambda finding: ORDER[finding.level])
+        for finding in findings[:FINDINGS_SHOWN]:
+            line = _("line {n}: ").format(n=number(finding.lines[0])) if finding.lines else ""
+            self._sentence(text, finding.level, line + (finding.detail or finding.kind), finding.fix)
+        if len(findings) > FINDINGS_SHOWN:
+            rest = len(findings) - FINDINGS_SHOWN
+            text.append(ngettext("and {n} more", "and {n} more", rest).format(n=number(rest)), color("muted"))
+        if not findings:
+            text.append(_("the checks found nothing wrong"), color("success"))
+        return text
+
+    def _sentence(self, text: Text, level: str, what: str, fix: str | None) -> Text:
+        color = self.ftui.rich_color({"error": "error", "warning": "warning"}.get(level, "muted"))
+        text.append(what, color)
+        if fix:
+            text.append(" · " + fix, self.ftui.rich_color("foreground"))
+        return text.append("\n")
+
+    # Start
+
+    @on(Input.Submitted)
+    def action_start(self) -> None:
+        """Start the run; an error is shown where the findings stand."""
+        if self._starting:
+            return
+        try:
+            name, overrides, recipe = self._value("name") or None, self._overrides(), self._value("recipe")
+        except UsageError as error:
+            self._failed(error)
+            return
+        if not recipe:
+            self._check()
+            return
+        self._starting = True
+        self.query_one("#findings", Static).update(_("starting …"), layout=False)
+        workspace = self.workspace
+
+        def start() -> RunFolder:
+            from engine.run import launch
+
+            return launch.start(workspace, recipe, overrides, name=name).run
+
+        self.ftui.background(start, self.dismiss, failed=self._failed)
+
+    def _failed(self, error: FtuiError) -> None:
+        self._starting = False
+        if self.is_mounted:
+            self._show(self.Checked([], error, None))
+
+    def action_cancel(self) -> None:
+        """Close without a run."""
+        if not self._starting:
+            self.dismiss(None)
