@@ -1,0 +1,110 @@
+"""Which GPUs a run gets, and the locks that keep a second run off them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.errors import DoesNotFit, FtuiError
+from engine.files import Lock
+from engine.text import _, ngettext
+from engine.workspace import Workspace
+
+if TYPE_CHECKING:
+    from engine.hardware.gpus import Gpu
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks run: the uuids of their GPUs (none: the CPU), how many ranks, and the locks on those GPUs."""
+
+    gpus: Sequence[str]
+    ranks: int
+    locks: Sequence[Lock]
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+    def release(self) -> None:
+        """Let go of the locks (after the supervisor has inherited them, or when it never will)."""
+        for lock in self.locks:
+            lock.release()
+
+
+def place(workspace: Workspace, *, device: str | None, count: int | None, force: bool = False) -> Placement:
+    """Choose and lock the GPUs of a run.
+
+    A GPU is free when no other run holds its lock and no process uses it; CUDA_VISIBLE_DEVICES narrows the choice.
+
+    Args:
+        device: "cpu" to leave the GPUs alone; otherwise they are used where there are any.
+        count: how many; None takes all that are free (on the CPU: one rank).
+        force: take GPUs that are in use, too.
+
+    Raises:
+        DoesNotFit: there are fewer free GPUs than wanted.
+        FtuiError: there are GPUs, but the driver does not work.
+    """
+    if device == "cpu":
+        return Placement((), count or 1, ())
+    from engine.hardware import gpus as hardware
+
+    with hardware.Probe() as probe:
+        known = hardware.visible(probe.list())
+        if not known:
+            _refuse_broken_driver(probe)
+            if count is not None and count > 1:
+                wanted = ngettext("{n} GPU is wanted", "{n} GPUs are wanted", count).format(n=count)
+                raise DoesNotFit(
+                    _("{wanted} and none is here").format(wanted=wanted),
+                    fix=_("`device: cpu` trains on the CPU; `ftui doctor` says what it sees"),
+                    kind="no_gpus",
+                )
+            return Placement((), 1, ())
+        free = known if force else hardware.free(known, probe.sample())
+    return _lock(workspace, known, free, count, force)
+
+
+def _refuse_broken_driver(probe: object) -> None:
+    """A machine with GPUs must not fall back to the CPU without a word."""
+    from engine.hardware import gpus as hardware
+
+    assert isinstance(probe, hardware.Probe)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") is not None and probe.problem is None
+    if probe.problem is not None and hardware.on_pci_bus() and not hidden:
+        raise FtuiError(
+            probe.problem.message,
+            fix=_("{fix}; or `device: cpu` trains on the CPU").format(fix=probe.problem.fix),
+            kind=probe.problem.kind,
+        )
+
+
+def _lock(workspace: Workspace, known: list[Gpu], free: list[Gpu], count: int | None, force: bool) -> Placement:
+    folder = workspace.keeper_dir / "gpus"
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen: list[Gpu] = []
+    locks: list[Lock] = []
+    for gpu in free:
+        if count is not None and len(chosen) == count:
+            break
+        lock = Lock(folder / f"{gpu.uuid.replace('/', '_')}.lock")
+        if lock.acquire():
+            locks.append(lock)
+        elif not force:
+            continue
+        chosen.append(gpu)
+    wanted = count if count is not None else 1
+    if len(chosen) < wanted:
+        for lock in locks:
+            lock.release()
+        raise DoesNotFit(
+            _("{wanted} of the {total} GPUs wanted, {free} free").format(
+                wanted=wanted, total=len(known), free=len(chosen)
+            ),
+            fix=_("wait for the other runs (`ftui runs`), set num_gpus, or take GPUs in use with --force"),
+            kind="gpus_in_use",
+        )
+    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks))

@@ -1,0 +1,337 @@
+"""Starting a run, taking one up again, and clearing away what a lost one left behind."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine import journal
+from engine.errors import DoesNotFit, FtuiError, GateError, UsageError
+from engine.files import Lock, fsync_dir, write_atomic, write_json
+from engine.findings import Finding
+from engine.process import ProcessId, end_all, marked
+from engine.process.daemon import daemonize
+from engine.run.gpus import Placement, place
+from engine.run.status import LIVE, state_of
+from engine.text import _
+from engine.workspace import RunFolder, Workspace
+
+DATA_KEYS = frozenset({"dataset_path", "eval_dataset_path"})
+READY_S = 60.0
+LOCK_WAIT_S = 1.5  # a supervisor that has written its end lets go of the lock within this
+REAP_GRACE_S = 60.0  # ranks that lost their supervisor save before they end
+
+
+class RecipeError(UsageError):
+    """A recipe with errors: all of them are in `findings`."""
+
+    kind = "recipe"
+
+    def __init__(self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.findings = list(findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The error with its findings."""
+        return {**super().to_json(), "findings": [finding.to_json() for finding in self.findings]}
+
+
+@dataclass
+class Started:
+    """A run that is going: `pid` is its supervisor's."""
+
+    run: RunFolder
+    pid: int
+    findings: list[Finding] = field(default_factory=list)
+
+
+def start(
+    workspace: Workspace,
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    force: bool = False,
+) -> Started:
+    """Check a recipe, make its run folder, start its supervisor, and return when that is up.
+
+    Args:
+        workspace: where the run folder goes.
+        recipe: a file, or the name of a built-in recipe.
+        overrides: `key=value` texts that replace the recipe's values.
+        name: the run's name; by default the recipe's with a number.
+        force: go on in spite of data errors, and take GPUs that are in use.
+
+    Raises:
+        RecipeError: the recipe has errors; nothing was made.
+        FtuiError: no GPU is free, the folder cannot be made, or the supervisor did not come up.
+    """
+    from engine import recipe as recipes
+    from engine import settings
+
+    source = recipes.find(recipe)
+    loaded = recipes.load(source, list(overrides))
+    findings = recipes.check(loaded)
+    _refuse_errors(findings, str(source), force=force)
+    python, restarts = settings.training_python(), settings.load().max_restarts
+    workspace.prepare()
+    placement = place(
+        workspace,
+        device=getattr(loaded.recipe, "device", None),
+        count=getattr(loaded.recipe, "num_gpus", None),
+        force=force,
+    )
+    try:
+        resolved = recipes.resolve(loaded, num_gpus=placement.ranks)
+
+        def fill(folder: RunFolder, final_name: str) -> None:
+            _fill(folder, final_name, loaded, list(overrides), source, resolved, placement)
+
+        run = workspace.claim_run(name, Path(source).stem, fill)
+        lock = _take_lock(run)
+        try:
+            process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
+        finally:
+            lock.release()
+        return Started(run, process.pid, findings)
+    finally:
+        placement.release()
+
+
+def _refuse_errors(findings: Sequence[Finding], where: str, *, force: bool) -> None:
+    errors = [f for f in findings if f.level == "error" and not (force and f.key in DATA_KEYS)]
+    if errors:
+        first = errors[0]
+        what = ": ".join(part for part in (first.key, first.detail or first.kind) if part)
+        if len(errors) > 1:
+            what = _("{first} (and {n} more)").format(first=what, n=len(errors) - 1)
+        line = f"{where}:{first.lines[0]}" if first.lines else where
+        raise RecipeError(what, findings, where=line, fix=first.fix or None)
+
+
+def _fill(
+    folder: RunFolder,
+    name: str,
+    loaded: Any,
+    overrides: list[str],
+    source: Path,
+    resolved: dict[str, Any],
+    placement: Placement,
+) -> None:
+    from engine.run.statefile import fresh
+
+    text = loaded.text
+    if overrides:
+        text = text.rstrip("\n") + "\n\n# given on the command line:\n" + "".join(f"#   {o}\n" for o in overrides)
+    for path in (folder.logs, folder.data, folder.checkpoints):
+        path.mkdir()
+    write_atomic(folder.recipe, text.encode())
+    document = {
+        "format": 1,
+        "run": name,
+        "recipe": resolved,
+        "origin": loaded.origin,
+        "overrides": overrides,
+        "source": str(source),
+    }
+    write_json(folder.resolved, document)
+    state = fresh(
+        name,
+        supervisor=ProcessId.current().to_json(),
+        device=placement.device,
+        world_size=placement.ranks,
+        gpus=list(placement.gpus),
+    )
+    write_json(folder.state, state)
+    events = journal.JournalWriter(folder.events)
+    events.append("created", source=str(source), overrides=overrides)
+    events.sync()
+    events.close()
+    fsync_dir(folder.path)
+
+
+def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str, max_restarts: int) -> ProcessId:
+    """Start the supervisor; it goes on holding the locks that we took for it."""
+    gpu_locks = [held.fileno() for held in placement.locks]
+    argv = [sys.executable, "-m", "engine.run.supervisor", str(run.path), "--python", python]
+    argv += ["--max-restarts", str(max_restarts), "--lock-fd", str(lock.fileno())]
+    env = {**os.environ, "PYTHONSAFEPATH": "1", "FTUI_LOCK_FDS": ",".join(map(str, gpu_locks))}
+    try:
+        return daemonize(
+            argv,
+            name=_("the run's supervisor"),
+            env=env,
+            cwd=run.path,
+            log=run.logs / "supervisor.log",
+            pass_fds=(lock.fileno(), *gpu_locks),
+            timeout=READY_S,
+        )
+    except FtuiError as error:
+        state = run.read_state()
+        if state.get("state") in LIVE:  # it had no chance to say so itself
+            state.update(state="failed", error=error.to_json(), exit_code=error.exit_code, ended=time.time())
+            write_json(run.state, state)
+        raise
+
+
+def _take_lock(run: RunFolder) -> Lock:
+    lock = Lock(run.lock)
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while not lock.acquire():
+        if time.monotonic() > deadline:
+            raise _busy(run)
+        time.sleep(0.05)
+    return lock
+
+
+def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None) -> Started:
+    """Take a run up again from its newest sealed checkpoint.
+
+    Args:
+        run: a run that nobody supervises.
+        step: the checkpoint to go on from instead.
+        gpus: how many GPUs; by default as many as before. The global batch stays what it was.
+
+    Raises:
+        UsageError: the run is alive, done, or its global batch cannot be divided among that many GPUs.
+        GateError: there is nothing to resume from.
+        FtuiError: no GPU is free, leftover ranks cannot be ended, or the supervisor did not come up.
+    """
+    from engine import settings
+
+    python, restarts = settings.training_python(), settings.load().max_restarts
+    lock = _take_lock(run)
+    try:
+        state = run.read_state()
+        if state_of(state) in LIVE:  # the command that starts it has not handed over yet
+            raise _busy(run)
+        if state.get("state") == "done":
+            raise UsageError(
+                _("{run} is done: there is nothing left to train").format(run=run.name),
+                where=str(run.path),
+                fix=_("start a new run with more steps or epochs"),
+                kind="already_done",
+            )
+        reap(run)
+        return _resume(run, lock, state, step, gpus, python, restarts)
+    finally:
+        lock.release()
+
+
+def _resume(
+    run: RunFolder, lock: Lock, state: dict[str, Any], step: int | None, gpus: int | None, python: str, restarts: int
+) -> Started:
+    from engine.checkpoint import ledger
+    from engine.run.statefile import fresh
+
+    entry = ledger.newest(run.checkpoints, step=step)
+    skipped = [f"{found.path.name}: {found.problem}" for found in ledger.problems(run.checkpoints)]
+    if entry is None:
+        raise _nothing_to_resume(run, step, skipped)
+    document = run.read_resolved()
+    recipe: dict[str, Any] = document.get("recipe") or {}
+    before = int(state.get("world_size") or 1)
+    wanted = gpus or (before if state.get("gpus") or recipe.get("device") == "cpu" else None)
+    placement = place(Workspace(run.path.parent.parent), device=recipe.get("device"), count=wanted)
+    try:
+        if placement.ranks != before:
+            write_json(run.resolved, {**document, "recipe": _keep_global_batch(recipe, before, placement.ranks)})
+        old = {key: state[key] for key in ("loss", "eval_loss", "created", "max_steps", "restarts") if key in state}
+        now = fresh(
+            run.name,
+            **old,
+            step=entry.step,
+            attempt=_last_attempt(run, state) + 1,
+            supervisor=ProcessId.current().to_json(),
+            device=placement.device,
+            world_size=placement.ranks,
+            gpus=list(placement.gpus),
+            last_checkpoint={
+                "step": entry.step,
+                "path": os.path.relpath(entry.path, run.path),
+                "time": Path(entry.path).stat().st_mtime,
+            },
+            resumed_from=str(entry.path),
+        )
+        write_json(run.state, now)
+        events = journal.JournalWriter(run.events)
+        events.append("resumed", attempt=now["attempt"], resumed_from=str(entry.path), skipped=skipped)
+        events.close()
+        process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
+        return Started(run, process.pid)
+    finally:
+        placement.release()
+
+
+def _last_attempt(run: RunFolder, state: dict[str, Any]) -> int:
+    newest = (journal.last(run.journal) or {}).get("attempt")
+    known = [number for number in (state.get("attempt"), newest) if isinstance(number, int)]
+    return max(known, default=1)
+
+
+def _keep_global_batch(recipe: dict[str, Any], before: int, ranks: int) -> dict[str, Any]:
+    """The same batch on another number of ranks: only the accumulation changes."""
+    each = int(recipe.get("per_device_train_batch_size") or 1)
+    total = each * int(recipe.get("gradient_accumulation_steps") or 1) * before
+    if total % (each * ranks):
+        fitting = ", ".join(str(n) for n in range(1, math.floor(total / each) + 1) if total % (each * n) == 0)
+        raise UsageError(
+            _("a global batch of {total} in pieces of {each} cannot be divided among {ranks}").format(
+                total=total, each=each, ranks=ranks
+            ),
+            fix=_("use one of: {numbers}").format(numbers=fitting),
+            kind="batch_not_divisible",
+        )
+    return {**recipe, "gradient_accumulation_steps": total // (each * ranks)}
+
+
+def _nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:
+    what = _("{run} has no complete checkpoint to resume from").format(run=run.name)
+    if step is not None:
+        what = _("{run} has no complete checkpoint of step {step}").format(run=run.name, step=step)
+    if skipped:
+        what += ": " + "; ".join(skipped[:3])
+    source = run.read_resolved().get("source") or run.recipe
+    return GateError(
+        what,
+        where=str(run.checkpoints),
+        fix=_("start again: ftui run {recipe}").format(recipe=source),
+        kind="nothing_to_resume",
+    )
+
+
+def _busy(run: RunFolder) -> FtuiError:
+    return UsageError(
+        _("{run} is being run already").format(run=run.name),
+        where=str(run.lock),
+        fix=_("`ftui status {run}` shows it, `ftui stop {run}` stops it").format(run=run.name),
+        kind="already_running",
+    )
+
+
+def leftovers(run: RunFolder) -> list[ProcessId]:
+    """Launcher and ranks (and whatever they started) of a run, wherever they ended up."""
+    places = {os.fspath(run.path), os.path.realpath(run.path)}
+    return [process for place in places for process in marked("FTUI_RUN", place)]
+
+
+def reap(run: RunFolder, grace: float = REAP_GRACE_S) -> None:
+    """End what a lost supervisor left behind: the ranks get time to save, then are killed.
+
+    Raises:
+        DoesNotFit: they do not even end by SIGKILL (a hung driver or disk).
+    """
+    if not end_all(lambda: leftovers(run), grace=grace):
+        pids = ", ".join(str(process.pid) for process in leftovers(run))
+        raise DoesNotFit(
+            _("processes of {run} do not end: {pids}").format(run=run.name, pids=pids),
+            fix=_("they hang in the driver or on a disk; restart the machine"),
+            kind="hung",
+            exit_code=1,
+        )
