@@ -6,6 +6,7 @@ import argparse
 import logging
 import logging.handlers
 import os
+import select
 import signal
 import sys
 import time
@@ -36,6 +37,7 @@ class Keeper:
         self.started = time.time()
         self.live_runs = 0
         self._stop = False
+        self._wakeup = -1
         self._written = 0.0
 
     def open(self) -> None:
@@ -46,6 +48,8 @@ class Keeper:
         """
         if not self.lock.acquire():
             raise FtuiError("this workspace has a keeper", where=str(self.lock.path), kind="already_running")
+        self._wakeup, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # a signal ends the pause between two looks
+        signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._told_to_stop)
         self.write()
@@ -89,7 +93,7 @@ class Keeper:
             if live != self.live_runs or time.monotonic() - self._written > HEARTBEAT_S:
                 self.live_runs = live
                 self.write()
-            time.sleep(LOOK_S)
+            select.select([self._wakeup], [], [], LOOK_S)
         self.write(ended=True)
 
     def _still_ours(self) -> bool:
