@@ -157,7 +157,7 @@ class Nvml:
             if error.value in DOWN:
                 raise _Down from error
             return None
-        except (AttributeError, UnicodeError):  # a pynvml without this function; a name that is not text
+        except Exception:  # noqa: BLE001 - pynvml also raises errors of its own: older drivers, text that is none
             return None
 
     # -- devices ---------------------------------------------------------------------------------------------------
@@ -267,7 +267,8 @@ class Nvml:
             reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
             if reasons is not None:
                 sample.throttle = [name for bit, name in THROTTLE.items() if reasons & bit]
-            processes = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
+            # By version: the plain name refuses to work with a driver older than pynvml.
+            processes = self._ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
             if processes is not None:
                 sample.processes = [{"pid": int(p.pid), "memory": p.usedGpuMemory} for p in processes]
             return sample
