@@ -58,6 +58,11 @@ class Gpu:
         """The number to show: `3`, or `3.1` for the second MIG instance of card 3."""
         return str(self.index) if self.mig_index is None else f"{self.index}.{self.mig_index}"
 
+    @property
+    def visible_id(self) -> str:
+        """What to write into CUDA_VISIBLE_DEVICES: the uuid; ROCm's runtime knows other uuids than amd-smi."""
+        return self.uuid if self.vendor == "nvidia" else str(self.index)
+
     def to_json(self) -> dict[str, Any]:
         """The device as a JSON object."""
         return asdict(self)

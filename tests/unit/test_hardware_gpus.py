@@ -165,3 +165,11 @@ def test_amd_smi_without_an_answer_is_a_problem_not_an_error(answer: bytes) -> N
     assert backend.sample() == []
     problem = backend.scan().problem
     assert problem is not None and problem.fix
+
+
+def test_what_to_write_into_the_variable() -> None:
+    assert ",".join(gpu.visible_id for gpu in CARDS[:2]) == "GPU-0000-aa,GPU-1111-aa"
+    assert [gpu.label for gpu in visible(ALL, ",".join(gpu.visible_id for gpu in usable(ALL)))] == [
+        "0", "1", "2", "3", "5.0", "5.1", "6.0",
+    ]  # fmt: skip
+    assert Gpu(3, "0000-1111", "AMD Instinct MI300X", vendor="amd").visible_id == "3"
