@@ -67,7 +67,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("save", "s", "save_now", "save"),
         Key("stop", "x", "stop_run", "stop with save"),
         Key("evaluate", "e", "evaluate_now", "evaluate"),
-        Key("resume", "r", "resume_run", "resume", show=False),
+        Key("resume", "r", "resume_run", "resume"),
         Key("log_y", "l", "toggle_log_y", "log-y"),
         Key("zoom_in", "plus,equals_sign", "zoom(1)", "zoom in", show=False),
         Key("zoom_out", "minus", "zoom(-1)", "zoom out", show=False),

@@ -59,6 +59,7 @@ class FakeRun:
         self.run.logs.mkdir(parents=True)
         self.run.checkpoints.mkdir()
         self.gpus = gpus
+        self.uuids = [f"GPU-{index:08d}" for index in range(gpus)]
         self.attempt = 1
         self.step = 0
         self.time = BASE_TIME
@@ -83,7 +84,7 @@ class FakeRun:
             "restarts": 0,
             "device": device,
             "world_size": max(gpus, 1),
-            "gpus": list(range(gpus)),
+            "gpus": self.uuids,
             "supervisor": own_identity() if live else GONE,
             "launcher": own_identity() if live else GONE,
             "control": str(self.run.control),
@@ -118,7 +119,7 @@ class FakeRun:
     def begin(self, *, step: int = 0) -> None:
         """The first lines of an attempt."""
         self.step = step
-        self.event("launched", attempt=self.attempt, command=["python"], gpus=list(range(self.gpus)))
+        self.event("launched", attempt=self.attempt, command=["python"], gpus=self.uuids)
         self.journal(
             "start",
             step=step,
@@ -189,7 +190,7 @@ class FakeRun:
         for index in range(self.gpus):
             gpu = {
                 "index": index,
-                "uuid": f"GPU-{index:08d}",
+                "uuid": self.uuids[index],
                 "name": "NVIDIA H100 80GB HBM3",
                 "state": "ok",
                 "memory_used": int(used - (index % 3) * 0.1 * GB),

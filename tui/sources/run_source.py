@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.journal import CHUNK, JournalReader
+from engine.run.status import state_of
 from engine.workspace import RunFolder
-from tui.state.snapshot import LIVE, RunSnapshot
+from tui.state.snapshot import RunSnapshot
 from tui.state.store import RunStore
 
 PREVIEW_FROM = 4 * 1024 * 1024  # a larger journal is shown coarsely until all of it has been read
@@ -97,7 +98,7 @@ class RunSource:
                 store.reset_events()
             store.feed_events(events)
             store.feed_hardware(samples)
-            store.feed_state(state, shown_state(state))
+            store.feed_state(state, state_of(state))
 
     def _poll_journal(self, budget_s: float) -> None:
         deadline = time.monotonic() + budget_s
@@ -146,14 +147,3 @@ def _feed_piece(store: RunStore, data: bytes, *, whole_from: int) -> None:
     end = data.rfind(b"\n") + 1
     if begin < end:
         store.feed(JournalReader(Path()).parse(data[begin:end]))
-
-
-def shown_state(state: dict[str, Any]) -> str:
-    """The state to show: a live one whose supervisor is gone is "lost"."""
-    claimed = str(state.get("state") or "queued")
-    if claimed not in LIVE:
-        return claimed
-    from engine.process import ProcessId
-
-    supervisor = ProcessId.from_json(state.get("supervisor"))
-    return claimed if supervisor is None or supervisor.alive() else "lost"

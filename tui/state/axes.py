@@ -40,9 +40,14 @@ def ticks(low: float, high: float, parts: int, *, log: bool = False) -> list[flo
             if len(found) <= parts + 2:
                 return found
         return found[:: math.ceil(len(found) / max(parts, 1))]
-    step = nice_step(high - low, parts)
-    first = math.ceil(low / step - 1e-6)
-    return [index * step for index in range(first, math.floor(high / step + 1e-6) + 1)]
+    found = []
+    for share in (parts, parts * 2, parts * 4):  # one lonely tick tells no scale
+        step = nice_step(high - low, share)
+        first = math.ceil(low / step - 1e-6)
+        found = [index * step for index in range(first, math.floor(high / step + 1e-6) + 1)]
+        if len(found) > 1:
+            break
+    return found
 
 
 def decimals(values: list[float]) -> int:
@@ -76,7 +81,7 @@ class ValueAxis:
         if log:
             self.low, self.high = self._log_floor(low), self._log_ceiling(high)
         else:
-            step = nice_step(high - low, parts)
+            step = nice_step(high - low, parts) / 2  # ends between ticks keep the curve large
             self.low, self.high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
         return self.low, self.high
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-EMA_POINTS = 20  # the moving average looks back over about so many points
+EMA_POINTS = 10  # the moving average looks back over about so many points
 _ALPHA = 2.0 / (EMA_POINTS + 1)
 _STEPS, _VALUES, _EMA = range(3)
 

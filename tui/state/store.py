@@ -41,6 +41,7 @@ class RunStore:
         self._train, self._evaluation = Series(), Series()
         self._best: tuple[float, float] | None = None  # lowest eval loss and its step
         self._last_log: Mapping[str, Any] = {}
+        self._saved_step: int | None = None
         self._time = 0.0
         self._journal_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
 
@@ -96,12 +97,16 @@ class RunStore:
             self._train.truncate(begin)
             self._forget_evals(begin)
             self._step = begin
+            if self._saved_step is not None:  # what lies after the resumed step is no longer part of this run
+                self._saved_step = min(self._saved_step, begin)
             maximum = event.get("max_steps")
             self._max_steps = maximum if isinstance(maximum, int) and maximum > 0 else None
         elif kind == "eval" and isinstance(step, int):
             self._take_eval(event, step)
         elif kind in ("save", "save_failed"):
             self._journal_events.append(event)
+            if kind == "save" and isinstance(step, int):
+                self._saved_step = step
         elif kind == "end" and isinstance(step, int):
             self._step = step
 
@@ -159,10 +164,10 @@ class RunStore:
         step = self._step if self._step is not None else int(figure(state.get("step")) or 0)
         maximum = self._max_steps or int(figure(state.get("max_steps")) or 0) or None
         live = self._shown_state in LIVE
-        safe = _safe_step(state)
+        sealed = [saved for saved in (_safe_step(state), self._saved_step) if saved is not None]
+        safe = max((saved for saved in sealed if saved <= step), default=None)
         at_risk = max(0, step - (safe or 0)) if self._shown_state != "done" else 0
         numbers = self._numbers()
-        gpus = self._sample.get("gpus")
         return RunSnapshot(
             revision=self.revision,
             name=self.name,
@@ -177,9 +182,7 @@ class RunStore:
             numbers=numbers,
             train=self._train.view(),
             evaluation=self._evaluation.view(),
-            gpus=tuple(Gpu.from_sample(g, i) for i, g in enumerate(gpus) if isinstance(g, Mapping))
-            if isinstance(gpus, list)
-            else (),
+            gpus=self._gpus(),
             host=Host.from_sample(self._sample) if self._sample else None,
             events=self._events(),
             problem=_problem(state.get("error")),
@@ -203,6 +206,18 @@ class RunStore:
             best_eval_step=best_step,
             **{name: figure(log.get(name, state.get(name))) for name in _NUMBERS},
         )
+
+    def _gpus(self) -> tuple[Gpu, ...]:
+        """The run's own GPUs; all of the sample's where state.json does not name them."""
+        sampled, own = self._sample.get("gpus"), self._state.get("gpus")
+        if not isinstance(sampled, list):
+            return ()
+        named = set(own) if isinstance(own, list) else set()
+        gpus = [(gpu, i) for i, gpu in enumerate(sampled) if isinstance(gpu, Mapping)]
+        mine = [(gpu, i) for gpu, i in gpus if gpu.get("uuid") in named]
+        if not named and self._state.get("device") == "cpu":
+            return ()
+        return tuple(Gpu.from_sample(gpu, i) for gpu, i in mine or gpus)
 
     def _elapsed(self, live: bool) -> float | None:
         """Seconds since the start, by the newest time that the files tell: it stands still when they do."""

@@ -30,12 +30,22 @@ class KeyBar(Widget):
         self._tables = [[key for key in TABLES[table] if key.show] for table in tables]
 
     def _fitting(self) -> list[Key]:
-        tables = [list(table) for table in self._tables]
+        tables = [[key for key in table if self._possible(key)] for table in self._tables]
         while True:
             keys = [key for table in tables for key in table]
             if len(keys) <= 1 or sum(_width(key) for key in keys) <= self.size.width:
                 return keys
             next(table for table in tables if table).pop()
+
+    def _possible(self, key: Key) -> bool:
+        """Whether the action can be done now, as its screen or the app says (`check_action`)."""
+        action = key.action.partition("(")[0]
+        owner = self.screen if hasattr(self.screen, f"action_{action}") else self.app
+        return owner.check_action(action, ()) is True
+
+    def on_mount(self) -> None:
+        """Draw again when what can be done has changed."""
+        self.screen.bindings_updated_signal.subscribe(self, lambda _screen: self.refresh())
 
     def render(self) -> RenderResult:
         """Key, label, key, label, …"""

@@ -1,0 +1,245 @@
+"""The lines of the run screen: what it is and what is at risk, its figures, and how it ended."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.geometry import Size
+
+from engine.text import _, duration, money, ngettext
+from tui.state.snapshot import RunSnapshot
+from tui.widgets.cells import Cells, CellWidget, Ink
+from tui.widgets.figures import UNKNOWN, fixed, loss, percent, small, whole
+from tui.widgets.run_table import state_word
+
+if TYPE_CHECKING:
+    from tui.sources.run_listing import Price
+
+STATE_INK = {
+    "queued": Ink.MUTED,
+    "starting": Ink.ACCENT,
+    "running": Ink.ACCENT,
+    "saving": Ink.ACCENT,
+    "stopped": Ink.WARNING,
+    "done": Ink.GOOD,
+    "failed": Ink.ERROR,
+    "lost": Ink.ERROR,
+}
+
+
+def phase_word(phase: str) -> str:
+    """A phase in the user's language; the usual one needs no word."""
+    words = {"prepare": _("preparing data"), "load": _("loading the model"), "evaluate": _("evaluating")}
+    return words.get(phase, "")
+
+
+class RunHeader(CellWidget):
+    """Which run, its state and step; on the right what would be lost if it ended now."""
+
+    DEFAULT_CSS = """
+    RunHeader { dock: top; height: 1; background: $panel; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._snapshot = RunSnapshot()
+
+    def show(self, snapshot: RunSnapshot) -> None:
+        """Draw this state of the run."""
+        self._snapshot = snapshot
+        self.repaint()
+
+    def paint(self, cells: Cells) -> None:
+        """The state is never cut off: the name gives way, then the right side goes."""
+        snapshot = self._snapshot
+        ink = STATE_INK.get(snapshot.state, Ink.PLAIN)
+        state = f"{self.glyphs.state(snapshot.state)} {state_word(snapshot.state)}"
+        step = f"{whole(snapshot.step)}/{whole(snapshot.max_steps)}" if snapshot.max_steps else whole(snapshot.step)
+        x = cells.put(1, 0, "ftui", Ink.ACCENT) + 2
+        x = cells.put(x, 0, snapshot.name, Ink.STRONG, end=cells.width - len(state) - len(step) - 3) + 1
+        x = cells.put(x, 0, state, ink) + 1
+        x = cells.put(x, 0, step)
+        more = [phase_word(snapshot.phase)] if snapshot.live else []
+        if snapshot.attempt > 1:
+            more.append(_("attempt {n}").format(n=whole(snapshot.attempt)))
+        if snapshot.loading is not None:
+            more.append(_("reading {share}").format(share=percent(snapshot.loading)))
+        right = cells.width
+        texts, risk_ink = at_risk(snapshot)
+        for risk in texts:
+            if x + 3 + len(risk) < cells.width:
+                right = cells.put_right(cells.width - 1, 0, risk, risk_ink)
+                break
+        text = f" {self.glyphs.dot} ".join(part for part in more if part)
+        if text and x + len(text) + 4 < right:
+            cells.put(x + 2, 0, text, Ink.MUTED)
+
+
+def at_risk(snapshot: RunSnapshot) -> tuple[list[str], Ink]:
+    """What would be lost if the run ended now, longest wording first, and how loud; nothing once it has ended."""
+    steps = snapshot.at_risk_steps
+    if not snapshot.live or not steps:
+        return [], Ink.MUTED
+    lost = ngettext("{n} step", "{n} steps", steps).format(n=whole(steps))
+    short = _("{steps} at risk").format(steps=lost)
+    if snapshot.at_risk_seconds is not None and snapshot.at_risk_seconds >= 1:
+        lost += f" ({duration(snapshot.at_risk_seconds)})"
+    middle = _("{steps} at risk").format(steps=lost)
+    if snapshot.safe_step is None:
+        return [_("nothing saved yet · {steps} at risk").format(steps=lost), middle, short], Ink.WARNING
+    full = _("saved at step {step} · {steps} at risk").format(step=whole(snapshot.safe_step), steps=lost)
+    return [full, middle, short], Ink.MUTED
+
+
+@dataclass(frozen=True)
+class _Field:
+    label: str
+    value: str
+    width: int
+    rank: int  # the highest goes first where the terminal is narrow
+    bad: bool = False
+
+
+class RunNumbers(CellWidget):
+    """The figures in fixed columns under their names, so that nothing jumps."""
+
+    DEFAULT_CSS = """
+    RunNumbers { height: 2; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._snapshot = RunSnapshot()
+        self.price: Price | None = None
+
+    def show(self, snapshot: RunSnapshot) -> None:
+        """Draw the figures of this state of the run."""
+        self._snapshot = snapshot
+        self.repaint()
+
+    def fields(self) -> list[_Field]:
+        """All figures, in their order."""
+        snapshot, numbers = self._snapshot, self._snapshot.numbers
+        seconds = None if numbers.step_time_s is None else _("{s} s").format(s=fixed(numbers.step_time_s, 2))
+        eta = UNKNOWN if snapshot.eta_s is None else duration(snapshot.eta_s)
+        elapsed = UNKNOWN if snapshot.elapsed_s is None else duration(snapshot.elapsed_s)
+        steps = whole(snapshot.step) + (f"/{whole(snapshot.max_steps)}" if snapshot.max_steps else "")
+        fields = [
+            _Field(_("step"), steps, 13, 0),
+            _Field(_("loss"), loss(numbers.loss), 7, 1, bad=numbers.loss is not None and numbers.loss != numbers.loss),
+            _Field(_("eval"), loss(numbers.eval_loss), 7, 4),
+            _Field(_("tok/s"), whole(numbers.tokens_per_s), 9, 3),
+            _Field(_("MFU"), percent(numbers.mfu), 5, 7),
+            _Field(_("step time"), seconds or UNKNOWN, 9, 6),
+            _Field(_("grad"), fixed(numbers.grad_norm, 2), 7, 8),
+            _Field(_("lr"), small(numbers.learning_rate), 8, 9),
+            _Field(_("epoch"), fixed(numbers.epoch, 2), 6, 10),
+            _Field(_("elapsed"), elapsed, 9, 11),
+            _Field(_("ETA"), eta, 9, 2),
+        ]
+        if self.price is not None:
+            fields.append(_Field(_("cost"), self._cost(self.price), 10, 5))
+        return fields
+
+    def _cost(self, price: Price) -> str:
+        if self._snapshot.elapsed_s is None:
+            return UNKNOWN
+        return money(price.of(self._snapshot.elapsed_s / 3600), price.currency)
+
+    def paint(self, cells: Cells) -> None:
+        """Names above, figures below; columns are dropped from the least telling one on."""
+        fields = self.fields()
+        gap = 2
+        while len(fields) > 1 and sum(f.width + gap for f in fields) > cells.width:
+            fields.remove(max(fields, key=lambda f: f.rank))
+        spare = cells.width - sum(f.width + gap for f in fields)
+        gap += min(3, max(0, spare // max(1, len(fields))))
+        x = 1 - gap
+        for index, field in enumerate(fields):
+            x += field.width + gap
+            if index == 0:
+                x = 1 + len(field.value) if cells.width < 40 else 1 + field.width
+            cells.put_right(x, 0, field.label, Ink.MUTED)
+            cells.put_right(x, 1, field.value, Ink.ERROR if field.bad else Ink.STRONG)
+
+    def text(self) -> str:
+        """The figures as one line, for the clipboard."""
+        return "  ".join(f"{field.label} {field.value}" for field in self.fields())
+
+
+class RunNotice(CellWidget):
+    """How a run ended: the error and its fix, and the key that goes on from here. Nothing while it lives."""
+
+    DEFAULT_CSS = """
+    RunNotice { height: auto; display: none; }
+    RunNotice.-shown { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._snapshot = RunSnapshot()
+
+    def show(self, snapshot: RunSnapshot) -> None:
+        """Say how the run of this snapshot ended."""
+        before, self._snapshot = self.message(self._snapshot), snapshot
+        now = self.message(snapshot)
+        if now == before and self.has_class("-shown") == bool(now):
+            return
+        self.set_class(bool(now), "-shown")
+        self.refresh(layout=True)
+        self.repaint()
+
+    def message(self, snapshot: RunSnapshot) -> list[tuple[str, str, Ink]]:
+        """Label, text and ink of each part."""
+        parts: list[tuple[str, str, Ink]] = []
+        sign = self.glyphs.state(snapshot.state)
+        problem = snapshot.problem
+        if snapshot.state == "lost":
+            text = _("its supervisor is gone: it was killed, or the server went down")
+            parts.append((sign, text, Ink.ERROR))
+        elif snapshot.state == "failed":
+            parts.append((sign, problem.message if problem else _("it failed; the log says more (o)"), Ink.ERROR))
+        elif snapshot.state == "stopped":
+            parts.append((sign, _("stopped at step {step}").format(step=whole(snapshot.step)), Ink.WARNING))
+        elif snapshot.state == "done":
+            return [(sign, _("done: the result is in the run's folder final/"), Ink.GOOD)]
+        else:
+            return []
+        if problem is not None and snapshot.state != "lost":
+            if problem.fix:
+                parts.append((_("fix"), problem.fix, Ink.PLAIN))
+            if problem.where:
+                parts.append((_("where"), problem.where, Ink.MUTED))
+        if snapshot.safe_step is None:
+            parts.append(("", _("no checkpoint was saved: start it again"), Ink.MUTED))
+        else:
+            text = _("resume from step {step}").format(step=whole(snapshot.safe_step))
+            parts.append(("r", text, Ink.ACCENT))
+        return parts
+
+    def _wrapped(self, width: int) -> list[tuple[str, str, Ink]]:
+        parts = self.message(self._snapshot)
+        label = max((len(part[0]) for part in parts), default=0) + 2
+        lines: list[tuple[str, str, Ink]] = []
+        for name, text, ink in parts:
+            wrapped = textwrap.wrap(text, max(8, width - label - 2)) or [""]
+            lines += [(name if index == 0 else "", line, ink) for index, line in enumerate(wrapped[:3])]
+        return lines
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many rows as the text takes."""
+        return len(self._wrapped(width))
+
+    def paint(self, cells: Cells) -> None:
+        """Labels in one column, text in the next."""
+        lines = self._wrapped(cells.width)
+        indent = max((len(line[0]) for line in lines), default=0) + 2
+        for y, (name, text, ink) in enumerate(lines):
+            cells.put(1, y, name, Ink.ACCENT if ink is Ink.ACCENT else Ink.MUTED if ink is Ink.PLAIN else ink)
+            cells.put(1 + indent, y, text, Ink.PLAIN if ink is Ink.ACCENT else ink)
+
+    def text(self) -> str:
+        """Everything that is said, for the clipboard."""
+        return "\n".join(f"{name} {text}".strip() for name, text, _ink in self.message(self._snapshot))
