@@ -8,11 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import work
 from textual.app import App
-from textual.reactive import reactive
+from textual.reactive import var
 from textual.screen import Screen
 from textual.worker import WorkerFailed, get_current_worker
 
@@ -55,13 +56,14 @@ class FtuiApp(App[None]):
     """
 
     TITLE = "ftui"
-    CSS_PATH = "screens/home.tcss"  # Textual does not load the default screen's own
+    CSS_PATH = Path(__file__).parent / "screens" / "home.tcss"  # Textual does not load the default screen's own
     SCREENS: ClassVar = {"home": _home}
     COMMANDS: ClassVar = {_commands}
     BINDINGS: ClassVar = bindings("app")
     AUTO_FOCUS = None
 
-    runs: reactive[tuple[RunRow, ...] | None] = reactive(None)
+    # Not `reactive`: that would draw the whole screen again. Watchers are called each time: ages and costs go on.
+    runs: var[tuple[RunRow, ...] | None] = var(None, always_update=True)
 
     def __init__(self, workspace: Workspace, open_run: str | None = None) -> None:
         super().__init__()
@@ -144,8 +146,7 @@ class FtuiApp(App[None]):
 
     def on_runs_changed(self, message: RunsChanged) -> None:
         """The newest list, for whoever watches `runs`."""
-        self.set_reactive(FtuiApp.runs, message.rows)
-        self.mutate_reactive(FtuiApp.runs)
+        self.runs = message.rows
 
     def open_run(self, run: RunFolder) -> None:
         """Show one run."""

@@ -183,7 +183,7 @@ class NewRun(Modal[RunFolder | None]):
     def _report(self, checked: Checked) -> Text:
         color = self.ftui.rich_color
         text = Text()
-        if checked.error is not None:
+        if checked.error is not None and not checked.findings:
             return self._sentence(text, "error", checked.error.what, checked.error.fix)
         findings = sorted(checked.findings, key=lambda finding: ORDER[finding.level])
         for finding in findings[:FINDINGS_SHOWN]:
@@ -232,7 +232,7 @@ class NewRun(Modal[RunFolder | None]):
     def _failed(self, error: FtuiError) -> None:
         self._starting = False
         if self.is_mounted:
-            self._show(self.Checked([], error, None))
+            self._show(self.Checked(list(getattr(error, "findings", [])), error, None))
 
     def action_cancel(self) -> None:
         """Close without a run."""

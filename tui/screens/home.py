@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.text import Text
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from engine.workspace import RunFolder
     from tui.app import FtuiApp
     from tui.sources.run_listing import RunRow
+
+
+def short(path: Path) -> str:
+    """A path with `~` for the home folder."""
+    try:
+        return str(Path("~") / path.relative_to(Path.home()))
+    except (ValueError, RuntimeError):
+        return str(path)
 
 
 class HomeScreen(Screen[None]):
@@ -86,7 +95,7 @@ class HomeScreen(Screen[None]):
             text.append(f"  {key}  ", f"bold {accent}").append(what)
             text.append(f"\n     {more}\n\n" if more else "\n\n", muted)
         text.append(_("Runs go on without this terminal; `ftui` shows them again.") + "\n", muted)
-        text.append(str(self.ftui.workspace.root), muted)
+        text.append(short(self.ftui.workspace.root), muted)
         return text
 
     def _details(self, row: RunRow | None) -> Text:
@@ -104,7 +113,7 @@ class HomeScreen(Screen[None]):
         else:
             text.append(self._hint(row) + "\n")
             text.append(_("made {when}").format(when=when(row.created)) + "\n", muted)
-        return text.append(str(row.run.path), muted)
+        return text.append(short(row.run.path), muted)
 
     @staticmethod
     def _hint(row: RunRow) -> str:

@@ -22,6 +22,7 @@ from tui.keys import bindings
 if TYPE_CHECKING:
     from tui.sources.run_listing import Price, RunRow
 
+clock = time.time
 GAP = 2
 MARK = 3  # the cursor's column
 EDGE = 1
@@ -206,7 +207,7 @@ class RunTable(ScrollView, can_focus=True):
 
     def _volatile(self, row: RunRow) -> tuple[str, ...]:
         """What a row shows that depends on the clock."""
-        now = time.time()
+        now = clock()
         return (age(now - row.created), self._cost(row, now))
 
     def _cost(self, row: RunRow, now: float) -> str:
