@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
+from typing import TYPE_CHECKING
 
 from engine.text import _, ngettext
-from tui.output import Output
+from tui.output import Output, width
+
+if TYPE_CHECKING:
+    from engine.hardware.doctor import Check
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 ASCII_MARKS = {"ok": "+", "warn": "!", "fail": "x"}
 STYLES = {"warn": "warning", "fail": "error"}
+WIDEST = 110  # longer lines are hard to read
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,42 +30,52 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from engine import settings
     from engine.hardware import doctor
     from engine.workspace import locate
-    from tui.output import width
 
     python = settings.training_python()
+    workspace = locate(args.home)
     if not args.quick:
         out.progress(_("loading torch in {python} …").format(python=python))
-    report = doctor.run(locate(args.home), python, torch=not args.quick)
+    report = doctor.run(workspace, python, torch=not args.quick)
     if args.json:
         out.json(report.to_json())
         return 0 if report.ok else 1
-    marks = MARKS if "utf" in (sys.stdout.encoding or "").lower() else ASCII_MARKS
     column = max(width(check.title) for check in report.checks)
-    group = None
+    group = report.checks[0].group
     for check in report.checks:
-        if group not in (None, check.group):
+        if check.group != group:
             out.line()
         group = check.group
-        space = " " * (column - width(check.title))
-        out.line(f" {marks[check.state]} {check.title}{space}  {check.value}", _style(check.state))
-        if check.detail:
-            out.line(f"   {' ' * column}  {check.detail}", "dim")
-        if check.fix:
-            out.line(f"   {' ' * column}  " + _("fix: {fix}").format(fix=check.fix))
+        _show(check, column, out)
     out.line()
-    failed = sum(check.state == "fail" for check in report.checks)
-    warned = sum(check.state == "warn" for check in report.checks)
+    _summary(report.checks, out)
+    return 0 if report.ok else 1
+
+
+def _show(check: Check, column: int, out: Output) -> None:
+    """One check: mark, title, value; the detail behind it where it fits, else below; the fix below."""
+    marks = MARKS if "utf" in (sys.stdout.encoding or "").lower() else ASCII_MARKS
+    room = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    indent = " " * (column + 5)
+    head = f" {marks[check.state]} {check.title}{' ' * (column - width(check.title))}  {check.value}"
+    detail = check.detail
+    style = STYLES.get(check.state)
+    if detail and width(head) + 2 + width(detail) <= room:
+        out.line(out.styled(head, style, sys.stdout) + "  " + out.styled(detail, "dim", sys.stdout))
+        detail = ""
+    else:
+        out.line(head, style)
+    for text, shade in ((detail, "dim"), (_("fix: {fix}").format(fix=check.fix) if check.fix else "", None)):
+        for line in textwrap.wrap(text, max(30, room - len(indent)), break_long_words=False, break_on_hyphens=False):
+            out.line(indent + line, shade)
+
+
+def _summary(checks: list[Check], out: Output) -> None:
+    failed = sum(check.state == "fail" for check in checks)
+    warned = sum(check.state == "warn" for check in checks)
     if failed:
-        text = ngettext("{n} problem prevents a run", "{n} problems prevent a run", failed).format(n=failed)
-        out.line(text, "error")
-        return 1
-    if warned:
-        text = ngettext("ready, with {n} remark", "ready, with {n} remarks", warned).format(n=warned)
-        out.line(text, "warning")
-        return 0
-    out.line(_("ready"), "ok")
-    return 0
-
-
-def _style(state: str) -> str | None:
-    return STYLES.get(state)
+        text = ngettext("{n} problem prevents a run", "{n} problems prevent a run", failed)
+        out.line(text.format(n=failed), "error")
+    elif warned:
+        out.line(ngettext("ready, with {n} remark", "ready, with {n} remarks", warned).format(n=warned), "warning")
+    else:
+        out.line(_("ready"), "ok")
