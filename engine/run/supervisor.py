@@ -38,7 +38,7 @@ from engine.train import launcher
 from engine.workspace import RunFolder
 
 TICK_S = 0.2
-STOP_NOW_GRACE_S = 10.0
+STOP_NOW_GRACE_S = 5.0
 LEFTOVER_GRACE_S = 90.0  # ranks whose launcher was killed save and end by themselves
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = logging.getLogger(__name__)
