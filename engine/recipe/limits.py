@@ -1,0 +1,45 @@
+"""What this version knows but cannot train yet: said at the check, refused at the run, never dropped silently."""
+
+from __future__ import annotations
+
+from engine.findings import Finding
+from engine.recipe import paths
+from engine.recipe.model import Recipe
+from engine.text import _
+
+KIND = "not_supported_yet"
+# Key -> the values that this version can train with.
+SUPPORTED: dict[str, tuple[object, ...]] = {
+    "task": ("sft",),
+    "sharding": ("auto", "none", "ddp"),
+    "backend": ("trl",),
+    "num_machines": (1,),
+    "fp8": (False,),
+    "cpu_offload": (False,),
+    "deepspeed": (None,),
+    "fsdp": (None, False, ""),
+    "fsdp_config": (None,),
+    "parallelism_config": (None,),
+    "gates": (None,),
+    "retention": (None,),
+    "backup": (None,),
+    "report_to": ("none", None),
+}
+
+
+def limits(recipe: Recipe) -> list[Finding]:
+    """A warning for each thing that a run of this version would refuse (see `check`, which makes it an error then)."""
+    found = []
+    for key, supported in SUPPORTED.items():
+        value = recipe.given.get(key, supported[0])
+        if value in supported or value in ([], {}, ["none"]):
+            continue
+        detail = _("{key}: this version cannot do that yet").format(key=key)
+        usable = ", ".join(str(option) for option in supported if option not in (None, ""))
+        fix = _("use {values}").format(values=usable) if usable else _("delete the line")
+        found.append(recipe.finding(KIND, "warning", detail, fix, (key,)))
+    for key in (*paths.MODEL_KEYS, *paths.DATA_KEYS):
+        value = recipe.given.get(key)
+        if isinstance(value, str) and (problem := paths.unsupported(key, value)):
+            found.append(recipe.finding(KIND, "warning", *problem, (key,)))
+    return found
