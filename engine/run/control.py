@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def send(run: RunFolder, do: str, timeout: float = 10.0) -> dict[str, Any]:
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
         connection.settimeout(timeout)
         try:
-            connection.connect(path)
+            _connect(connection, path, timeout)
             answer = _ask(connection, supervisor, path, do)
         except TimeoutError as error:
             raise FtuiError(
@@ -108,6 +109,18 @@ def send(run: RunFolder, do: str, timeout: float = 10.0) -> dict[str, Any]:
         problem = answer.get("error") or {}
         raise FtuiError(str(problem.get("message") or _("the request was refused")), where=path, fix=problem.get("fix"))
     return answer
+
+
+def _connect(connection: socket.socket, path: str, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            connection.connect(path)
+            return
+        except BlockingIOError:  # many at once: a Unix socket does not wait for a place in the queue
+            if time.monotonic() > deadline:
+                raise TimeoutError from None
+            time.sleep(0.05)
 
 
 def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str) -> dict[str, Any]:

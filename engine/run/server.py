@@ -71,7 +71,7 @@ class ControlServer:
         before = os.umask(0o177)
         try:
             listener.bind(os.fspath(path))
-            listener.listen(8)
+            listener.listen(64)
         except OSError:
             listener.close()
             raise
