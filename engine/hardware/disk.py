@@ -51,7 +51,7 @@ class Disk:
 
 def existing(path: str | os.PathLike[str]) -> Path:
     """The path, or its nearest parent that exists."""
-    found = Path(path).expanduser().absolute()
+    found = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 - Path's raises where there is no home
     while not found.exists() and found != found.parent:
         found = found.parent
     return found.resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -209,3 +210,13 @@ def test_without_torch_it_is_quick(tmp_path: Path) -> None:
     assert {"python", "driver", "memory", "disk.workspace", "tmux", "rclone", "hub", "clock"} <= {
         check.id for check in report.checks
     }
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often run a number that passwd does not know."""
+    for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 123456789)
+    check = machine._disk_check("x", "X", machine.hub_home(), needed=False)
+    assert check.value
+    assert terminal._hub().value

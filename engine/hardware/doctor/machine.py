@@ -165,10 +165,19 @@ def _files_check() -> Check:
 
 def disk_checks(workspace: Workspace) -> list[Check]:
     """The disks of the workspace and of the hub's cache."""
-    cache = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    checks = [_disk_check("disk.workspace", _("Workspace disk"), workspace.root, needed=True)]
-    checks.append(_disk_check("disk.models", _("Models (HF_HOME)"), cache, needed=False))
-    return checks
+    return [
+        _disk_check("disk.workspace", _("Workspace disk"), workspace.root, needed=True),
+        _disk_check("disk.models", _("Models (HF_HOME)"), hub_home(), needed=False),
+    ]
+
+
+def hub_home() -> Path:
+    """The hub's cache folder, as huggingface_hub finds it."""
+    if home := os.environ.get("HF_HOME"):
+        return Path(home)
+    # Path.home() raises for a user without an entry in passwd, as containers often run one.
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return Path(cache) / "huggingface"
 
 
 def _disk_check(ident: str, title: str, path: str | os.PathLike[str], *, needed: bool) -> Check:

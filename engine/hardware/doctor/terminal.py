@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.hardware.doctor.check import Check, State
+from engine.hardware.doctor.machine import hub_home
 from engine.text import _, when
 
 if TYPE_CHECKING:
@@ -127,8 +128,7 @@ def _hub() -> Check:
     def is_set(name: str) -> bool:
         return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    token = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    token = Path(os.environ.get("HF_TOKEN_PATH") or hub_home() / "token")
     has_token = bool(os.environ.get("HF_TOKEN")) or (token.is_file() and token.stat().st_size > 0)
     offline = is_set("HF_HUB_OFFLINE")
     return Check(
