@@ -13,6 +13,25 @@ from typing import Any
 
 import orjson
 
+from engine.errors import UsageError
+from engine.text import _
+
+
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """A path as a user writes it, `~` expanded. (Path.expanduser dies of a user id without a passwd entry.)
+
+    Raises:
+        UsageError: `~` stands for nothing here; a folder literally named "~" must not come into being.
+    """
+    expanded = os.path.expanduser(text)  # noqa: PTH111
+    if str(expanded).startswith("~") and str(text).startswith("~"):
+        raise UsageError(
+            _("'{path}': this user has no home folder").format(path=text),
+            fix=_("set HOME, or give the path in full"),
+            kind="no_home",
+        )
+    return Path(expanded)
+
 
 def fsync_dir(path: Path) -> None:
     """Make renames inside `path` durable."""

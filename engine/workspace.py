@@ -6,8 +6,6 @@ import errno
 import itertools
 import os
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import FtuiError, UsageError
-from engine.files import fsync_dir, read_json
+from engine.files import fsync_dir, read_json, user_path
 from engine.text import _
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -160,7 +158,7 @@ class Workspace:
         Raises:
             UsageError: no such run, or the prefix fits several.
         """
-        as_path = Path(name).expanduser()
+        as_path = user_path(name)
         if (as_path.is_absolute() or "/" in name) and (as_path / "resolved.json").exists():
             return RunFolder(as_path.resolve())
         exact = self.runs_dir / name
@@ -216,10 +214,12 @@ class Workspace:
         )
 
     def _build(self, final: Path, fill: Callable[[RunFolder, str], None]) -> bool:
-        building = Path(tempfile.mkdtemp(prefix=".new-", dir=self.runs_dir))
+        import shutil  # slow, and needed by the command that starts a run only
+
+        building = self.runs_dir / f".new-{os.getpid()}-{time.time_ns()}"
         try:
+            building.mkdir()
             fill(RunFolder(building), final.name)
-            building.chmod(0o755)
             building.rename(final)  # fails on a folder that is not empty, and a run's never is
         except OSError as error:
             shutil.rmtree(building, ignore_errors=True)
@@ -252,15 +252,15 @@ def created(run: RunFolder) -> float:
 def locate(home: str | os.PathLike[str] | None = None) -> Workspace:
     """The workspace: `home`, FTUI_HOME, the setting, /data/ft where writable, else ~/ftui."""
     if home:
-        return Workspace(Path(home).expanduser().absolute())
+        return Workspace(user_path(home).absolute())
     if value := os.environ.get("FTUI_HOME"):
-        return Workspace(Path(value).expanduser().absolute())
+        return Workspace(user_path(value).absolute())
     from engine import settings  # reads the user's file only where the environment did not say
 
     if value := settings.load().home:
-        return Workspace(Path(value).expanduser().absolute())
+        return Workspace(user_path(value).absolute())
     if DEFAULT_DATA_DISK.is_dir() and os.access(DEFAULT_DATA_DISK, os.W_OK | os.X_OK):
         return Workspace(DEFAULT_DATA_DISK)
     if not DEFAULT_DATA_DISK.exists() and os.access(DEFAULT_DATA_DISK.parent, os.W_OK | os.X_OK):
         return Workspace(DEFAULT_DATA_DISK)
-    return Workspace(Path.home() / "ftui")
+    return Workspace(user_path("~/ftui"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -93,6 +94,9 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         The exit code (docs/exit-codes.md).
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII locale must not turn a "✓" into a crash
     out = Output(as_json="--json" in argv)
     args = None
     try:

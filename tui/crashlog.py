@@ -20,7 +20,7 @@ def log_file(home: str | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "ftui.log"
         path.open("a").close()
-    except (OSError, FtuiError):
+    except (OSError, RuntimeError, ValueError, FtuiError):  # whatever was wrong with the place is not the news now
         return Path(tempfile.gettempdir()) / "ftui.log"
     return path
 
