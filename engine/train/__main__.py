@@ -1,0 +1,58 @@
+"""`python -m torch.distributed.run … -m engine.train RUN_FOLDER`: one rank of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from engine.train.rank import Rank, Signals, die_with_parent, open_log
+
+
+def main(argv: list[str]) -> int:
+    """Run this rank; 0 when it ended in order, done or stopped; 1 on an error that rank-N.error.json explains."""
+    die_with_parent()
+    from engine.workspace import RunFolder
+
+    rank = Rank.from_environment(RunFolder(Path(argv[0]).absolute()))
+    open_log(rank.log)
+    rank.error_file.unlink(missing_ok=True)
+
+    from engine.train.events import Events
+
+    events = Events(rank.run.journal if rank.first else None, rank.attempt)
+    signals = Signals()
+    program = None
+
+    def interrupted() -> None:
+        with contextlib.suppress(Exception):
+            events.append("end", step=program.step if program else 0, outcome="stopped", saved_step=None)
+
+    signals.install(interrupted)
+    rank.become_plain_process()
+    from engine.train import failure
+
+    try:
+        if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
+            importlib.import_module(plugin)
+        from engine.train.program import Program
+
+        program = Program(rank, events, signals)
+        program.run()
+        return 0
+    except BaseException as error:
+        traceback.print_exc()
+        step = program.reached() if program else 0
+        failure.record(rank, failure.explain(error, step), step)
+        events.append("end", step=step, outcome="failed", saved_step=None)
+        events.sync()
+        # Not a plain return: what was left of a broken process group can hang in its destructors.
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

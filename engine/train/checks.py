@@ -1,0 +1,89 @@
+"""After everything is built: is it what the recipe asked for? A setting that silently did nothing stops the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.errors import FtuiError
+from engine.text import _
+from engine.train.job import Job
+from engine.train.model import device, wants_4bit
+
+
+def verify(job: Job, trainer: Any) -> None:
+    """Compare the built trainer with the recipe.
+
+    Raises:
+        FtuiError: they differ; the error names the setting, what was asked and what came out.
+    """
+    for setting, asked, got in _differences(job, trainer):
+        if asked != got:
+            raise FtuiError(
+                _("{setting} did not take effect: asked for {asked}, got {got}").format(
+                    setting=setting, asked=asked, got=got
+                ),
+                where=setting,
+                fix=_("check the versions of the training environment with `ftui doctor`"),
+                kind="not_as_asked",
+            )
+
+
+def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
+    """Triples of setting, what was asked, and what is there."""
+    args, model = trainer.args, trainer.model
+    world = job.rank.world_size
+    place = device(job).type
+    parallel = "NO" if world == 1 else "MULTI_CPU" if place == "cpu" else "MULTI_GPU"
+    found = [
+        ("world size", world, args.world_size),
+        ("device", place, next(model.parameters()).device.type),
+        ("sharding", parallel, trainer.accelerator.distributed_type.name),
+    ]
+    if batch := job.get("global_batch_size"):
+        per_device = args.per_device_train_batch_size
+        found.append(("global_batch_size", int(batch), per_device * args.gradient_accumulation_steps * world))
+    if wants_4bit(job):
+        found.append(("load_in_4bit", True, _has_4bit(model)))
+    if attention := job.get("attn_implementation"):
+        found.append(("attn_implementation", attention, getattr(model.config, "_attn_implementation", None)))
+    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if job.method == "full":
+        frozen = sum(1 for _name, parameter in model.named_parameters() if not parameter.requires_grad)
+        found.append(("method", "full", "full" if trainable and not frozen else f"{frozen} frozen"))
+    else:
+        adapters = [name for name in trainable if "lora_" in name]
+        found.append(("method", True, bool(adapters)))
+        # modules_to_save and trained tokens are the only other weights that an adapter may train
+        others = [
+            n for n in trainable if "lora_" not in n and "modules_to_save" not in n and "trainable_tokens" not in n
+        ]
+        if job.get("bias", "none") == "none":
+            found.append(("method", [], others[:3]))
+        name = str(job.get("dtype", "float32"))
+        wanted = getattr(torch, name, None)
+        if isinstance(wanted, torch.dtype) and not wants_4bit(job) and not job.get("load_in_8bit", False):
+            dtypes = {
+                str(p.dtype) for n, p in model.named_parameters() if not p.requires_grad and p.is_floating_point()
+            }
+            if not job.get("kbit_prepare", False):
+                found.append(("dtype", [str(wanted)], sorted(dtypes)))
+    return found
+
+
+def _has_4bit(model: Any) -> bool:
+    """Whether some weight is really stored in 4 bits, not only said to be."""
+    return any(parameter.__class__.__name__ == "Params4bit" for parameter in model.parameters())
+
+
+def counts(model: Any) -> tuple[int, int]:
+    """Trained and all weights; two to a byte where they are packed."""
+    trained = total = 0
+    for parameter in model.parameters():
+        count = parameter.numel()
+        if parameter.__class__.__name__ == "Params4bit":
+            count *= 2 * parameter.element_size()
+        total += count
+        trained += count if parameter.requires_grad else 0
+    return trained, total

@@ -1,0 +1,238 @@
+"""The data of a run: read, split, tokenized once by rank 0 through TRL's own code, kept in the run folder.
+
+A resume and the other ranks read what lies there, so all see the same rows in the same order. data.json is written
+last: without it the folder is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+from datasets import Dataset, Features, Json, List, Value, disable_progress_bars, load_from_disk
+from datasets.exceptions import DatasetGenerationError
+from trl import SFTConfig, SFTTrainer
+from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+from engine.errors import FtuiError, UsageError
+from engine.files import read_json, sha256_file, write_json
+from engine.text import _
+from engine.train import rows
+from engine.train.job import Job
+
+FORMAT = 1
+# What tokenized rows depend on, besides the rows and the tokenizer.
+SETTINGS = (
+    "dataset_path", "eval_dataset_path", "test_size", "seed", "max_length", "truncation_mode", "packing",
+    "eval_packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field",
+    "shuffle_dataset", "eos_token", "chat_template_path",
+)  # fmt: skip
+
+
+def prepare(job: Job, arguments: SFTConfig, tokenizer: Any) -> dict[str, Any]:
+    """Make the run's data folder unless it is there; the content of data.json. Rank 0 alone.
+
+    Raises:
+        UsageError: the data is missing, a row is broken, or the template cannot mask it.
+    """
+    folder = job.run.data
+    settings = {key: job.recipe.get(key) for key in SETTINGS}
+    document = read_json(folder / "data.json")
+    if isinstance(document, dict) and document.get("format") == FORMAT and document.get("settings") == settings:
+        return document
+    if job.rank.resume_from is not None:
+        raise FtuiError(
+            _("the tokenized data of this run is gone, so it cannot go on with the same rows"),
+            where=str(folder),
+            fix=_("start a new run from the recipe"),
+            kind="data_lost",
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    work = folder / ".work"
+    work.mkdir(parents=True)
+    disable_progress_bars()
+    try:
+        document = _make(job, arguments, tokenizer, work)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, FtuiError):
+            raise error.__cause__ from None
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    document["settings"] = settings
+    write_json(folder / "data.json", document)
+    return document
+
+
+def load(job: Job) -> tuple[Dataset, Dataset | None]:
+    """The tokenized training and evaluation rows, mapped from the disk."""
+    evaluation = job.run.data / "eval"
+    return (
+        load_from_disk(str(job.run.data / "train")),
+        load_from_disk(str(evaluation)) if evaluation.is_dir() else None,
+    )
+
+
+def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[str, Any]:
+    folder = job.run.data
+    files = rows.resolve(_required(job))
+    train = _read(files, arguments.dataset_text_field, work / "train")
+    sources = _sources(files)
+    held_out = 0.0
+    if evaluation_path := job.get("eval_dataset_path"):
+        eval_files = rows.resolve(str(evaluation_path))
+        evaluation: Dataset | None = _read(eval_files, arguments.dataset_text_field, work / "eval")
+        sources += _sources(eval_files)
+    else:
+        held_out = float(job.get("test_size", 0))
+        train, evaluation = _split(train, held_out, int(arguments.seed))
+    if evaluation is None and arguments.eval_strategy != "no":
+        raise UsageError(
+            _("the recipe asks for evaluations, but there is nothing to evaluate on"),
+            where="eval_strategy",
+            fix=_("set test_size or eval_dataset_path, or eval_strategy: no"),
+            kind="no_eval_data",
+        )
+    if evaluation is not None:
+        _write_rows(evaluation, folder / "held_out.jsonl")
+    counts = {}
+    for name, dataset in (("train", train), ("eval", evaluation)):
+        if dataset is None:
+            continue
+        packing = bool(arguments.packing)
+        if name == "eval" and arguments.eval_packing is not None:
+            packing = bool(arguments.eval_packing)
+        ready = _tokenize(dataset, arguments, tokenizer, packing, name)
+        if not len(ready):
+            raise UsageError(
+                _("no row is left after tokenizing: in each the answer lies beyond max_length"),
+                where="max_length",
+                fix=_("raise max_length or shorten the rows"),
+                kind="nothing_to_train",
+            )
+        ready.save_to_disk(str(folder / name))
+        counts[name] = {
+            "rows": len(dataset),
+            "sequences": len(ready),
+            "tokens": _tokens(folder / name),
+        }
+    return {
+        "format": FORMAT,
+        "sources": sources,
+        "data_sha256": hashlib.sha256("".join(source["sha256"] for source in sources).encode()).hexdigest(),
+        "held_out_share": held_out,
+        **counts,
+    }
+
+
+def _tokens(folder: Path) -> int:
+    import pyarrow.compute as compute
+
+    return int(compute.sum(compute.list_value_length(load_from_disk(str(folder)).data["input_ids"])).as_py())
+
+
+def _required(job: Job) -> str:
+    name = job.get("dataset_path")
+    if not name:
+        raise UsageError(
+            _("the recipe names no training data"), where="dataset_path", fix=_("set dataset_path"), kind="no_dataset"
+        )
+    if str(name).startswith(("hf://", "remote:")):
+        raise UsageError(
+            _("this version reads training data from files only"),
+            where=str(name),
+            fix=_("download it first and set dataset_path to the file"),
+            kind="not_supported",
+        )
+    return str(name)
+
+
+def _sources(files: list[Path]) -> list[dict[str, Any]]:
+    return [{"path": str(file), "bytes": file.stat().st_size, "sha256": sha256_file(file)} for file in files]
+
+
+def _read(files: list[Path], text_field: str, cache: Path) -> Dataset:
+    """The rows of the files as a dataset on disk."""
+    first = next(rows.read(files, text_field), None)
+    if first is None:
+        raise UsageError(
+            _("the training data holds no rows"), where=", ".join(str(f) for f in files[:3]), kind="no_rows"
+        )
+    # Json: messages differ in their keys from row to row, which a fixed schema would fill up with nulls.
+    kinds = {
+        name: Value("string") if isinstance(value, str) else List(Json()) if isinstance(value, list) else Json()
+        for name, value in first.values.items()
+    }
+    names = list(kinds)
+
+    def generate() -> Iterator[dict[str, Any]]:
+        for row in rows.read(files, text_field):
+            yield {name: row.values.get(name) for name in names}
+
+    return Dataset.from_generator(generate, features=Features(kinds), cache_dir=str(cache))
+
+
+def _split(dataset: Dataset, test_size: float, seed: int) -> tuple[Dataset, Dataset | None]:
+    if not test_size:
+        return dataset, None
+    if len(dataset) < 2:
+        raise UsageError(
+            _("one row cannot be split into training and evaluation"),
+            where="test_size",
+            fix=_("add rows, or set test_size: 0 and eval_strategy: no"),
+            kind="too_few_rows",
+        )
+    size: float | int = int(test_size) if test_size >= 1 else test_size
+    parts = dataset.train_test_split(test_size=size, seed=seed)
+    return parts["train"], parts["test"]
+
+
+def _write_rows(dataset: Dataset, path: Path) -> None:
+    with open(path, "wb") as file:
+        for row in dataset:
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: bool, name: str) -> Dataset:
+    """Tokenize, mask, truncate, pack and shuffle as SFTTrainer does it in its constructor, without a model."""
+    columns = dataset.column_names
+    conversational = "messages" in columns or isinstance(dataset[0].get("prompt"), list)
+    template = None
+    if conversational and not tokenizer.chat_template:
+        raise UsageError(
+            _("the tokenizer has no chat template, and the rows are conversations"),
+            where="chat_template_path",
+            fix=_("set chat_template_path to a .jinja file or to the tokenizer of the chat version of the model"),
+            kind="no_chat_template",
+        )
+    if arguments.assistant_only_loss:
+        if not conversational:
+            raise UsageError(
+                _("assistant_only_loss needs conversations, and the rows are not"),
+                where="assistant_only_loss",
+                fix=_("set assistant_only_loss: false"),
+                kind="conflict",
+            )
+        if not has_generation_markers(tokenizer.chat_template):
+            try:
+                template = get_training_chat_template(tokenizer)
+            except ValueError as error:
+                raise UsageError(
+                    _("the chat template does not mark the assistant's words, so the loss cannot be limited to them"),
+                    where="assistant_only_loss",
+                    fix=_(
+                        "set assistant_only_loss: false, or chat_template_path to a template with {% generation %} marks"
+                    ),
+                    kind="template",
+                ) from error
+    completion_only = arguments.completion_only_loss
+    if completion_only is None:
+        completion_only = "prompt" in columns and "completion" in columns
+    trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=template, completion_only_loss=completion_only)
+    ready = SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, arguments, packing, None, name)
+    return ready.select_columns([c for c in ("input_ids", "labels", "seq_lengths") if c in ready.column_names])

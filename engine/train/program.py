@@ -1,0 +1,170 @@
+"""The life of a rank, from the recipe to the last line of the journal. Loads torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+from trl import SFTTrainer
+
+from engine.checkpoint import ledger, manifest, retention
+from engine.errors import GateError
+from engine.text import _
+from engine.train import arguments, checks, data, environment, finish, model
+from engine.train import job as jobs
+from engine.train.callbacks import ControlCallback, JournalCallback
+from engine.train.events import Events
+from engine.train.rank import Rank, Signals
+from engine.train.ranks import Ranks
+from engine.train.saving import Saver, SealedSaving
+
+
+class Trainer(SealedSaving, SFTTrainer):
+    """TRL's trainer with sealed saves."""
+
+
+class Program:
+    """Trains one run in this rank. `step` is where it is, for whoever reports an error."""
+
+    def __init__(self, rank: Rank, events: Events, signals: Signals) -> None:
+        self.rank = rank
+        self.events = events
+        self.signals = signals
+        self.step = 0
+        self._journal: JournalCallback | None = None
+
+    def reached(self) -> int:
+        """The last step that was trained."""
+        return self._journal.step if self._journal else self.step
+
+    def run(self) -> None:
+        """Train to the end or to a stop, and say so in the journal.
+
+        Raises:
+            FtuiError: something is wrong with the recipe, the data, the model or what came of them.
+        """
+        rank = self.rank
+        job = jobs.load(rank)
+        resumed = self._resumed()
+        transformers.utils.logging.disable_progress_bar()
+        args = arguments.build(job)  # also makes the process group
+        ranks = Ranks(rank)
+        ranks.connect()
+        path = model.locate(job, ranks)
+        tokenizer = model.load_tokenizer(job, path)
+        document = ranks.by_first(lambda: data.prepare(job, args, tokenizer))
+        if rank.first:
+            environment.record(job, document, path)
+            rank.run.checkpoints.mkdir(exist_ok=True)
+            retention.clean(rank.run.checkpoints)
+        train_rows, eval_rows = data.load(job)
+        trainer = self._build(job, args, path, tokenizer, train_rows, eval_rows)
+        checks.verify(job, trainer)
+        saver = self._connect(job, ranks, trainer, document, resumed)
+        control = ControlCallback(ranks, self.events, self.signals, rank, can_evaluate=eval_rows is not None)
+        trainer.add_callback(control)
+        ranks.gather(None)  # all are here before the first step
+        self.signals.training_begins()
+        trainer.train(resume_from_checkpoint=str(rank.resume_from) if rank.resume_from else None)
+        if control.stopped:
+            self._end("stopped", trainer, saver)
+        else:
+            finish.write_final(job, ranks, trainer, tokenizer)
+            self._end("done", trainer, saver)
+        ranks.gather(None)  # nobody leaves while another still needs the group
+        ranks.close()
+
+    def _end(self, outcome: str, trainer: Any, saver: Saver) -> None:
+        self.events.append("end", step=trainer.state.global_step, outcome=outcome, saved_step=saver.saved_step)
+        self.events.sync()
+
+    def _resumed(self) -> manifest.Manifest | None:
+        """The manifest of the checkpoint to resume from; never one that is not whole."""
+        path = self.rank.resume_from
+        if path is None:
+            return None
+        entry = ledger.inspect(path)
+        if entry is None or not entry.resumable:
+            raise GateError(
+                _("this checkpoint cannot be resumed from: {problem}").format(
+                    problem=(entry.problem if entry else None) or _("it is no checkpoint")
+                ),
+                where=str(path),
+                fix=_("resume from another step: `ftui resume RUN --step N`"),
+                kind="bad_checkpoint",
+            )
+        self.step = entry.step
+        return manifest.read(path)
+
+    def _build(self, job: jobs.Job, args: Any, path: str, tokenizer: Any, train_rows: Any, eval_rows: Any) -> Trainer:
+        # The rows come tokenized, with their loss mask in `labels`: TRL is to leave them alone.
+        args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
+        args.assistant_only_loss = False
+        args.completion_only_loss = False
+        transformers.set_seed(args.seed)
+        trainer = Trainer(
+            model=model.load_model(job, path),
+            args=args,
+            train_dataset=train_rows,
+            eval_dataset=eval_rows,
+            processing_class=tokenizer,
+            peft_config=model.adapter(job),
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        return trainer
+
+    def _connect(self, job: jobs.Job, ranks: Ranks, trainer: Trainer, document: dict[str, Any], resumed: Any) -> Saver:
+        """Attach the saver and the journal to the trainer."""
+        rank, args = self.rank, trainer.args
+        saver = Saver(
+            rank.run.checkpoints,
+            ranks,
+            self.events,
+            limit=job.recipe.get("save_total_limit"),
+            meta={
+                "world_size": rank.world_size,
+                "attempt": rank.attempt,
+                "versions": environment.versions(),
+                "recipe_sha256": job.recipe_sha256,
+                "data_sha256": document.get("data_sha256"),
+            },
+        )
+        trainer.saver = saver
+        if resumed is not None:
+            saver.saved_step = resumed.step
+            saver.metrics.update(resumed.metrics)
+        trained, total = checks.counts(trainer.model)
+        per_device = args.per_device_train_batch_size
+        self._journal = JournalCallback(
+            rank,
+            ranks,
+            self.events,
+            saver,
+            start={
+                "world_size": rank.world_size,
+                "per_device_train_batch_size": per_device,
+                "gradient_accumulation_steps": args.gradient_accumulation_steps,
+                "global_batch_size": per_device * args.gradient_accumulation_steps * rank.world_size,
+                "num_train_epochs": args.num_train_epochs,
+                "trainable_parameters": trained,
+                "total_parameters": total,
+                "device": _device_name(args.device),
+                "dtype": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
+                "resumed_from": str(rank.resume_from) if rank.resume_from else None,
+                "exact_resume": resumed.world_size == rank.world_size if resumed is not None else None,
+                "tokens_seen": resumed.metrics.get("tokens_seen", 0) if resumed is not None else 0,
+            },
+        )
+        trainer.add_callback(self._journal)
+        return saver
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def leave() -> None:
+    """Drop the process group without waiting for anybody: after an error the others may never come."""
+    PartialState._reset_state()
