@@ -81,8 +81,8 @@ TABLES: dict[str, tuple[Key, ...]] = {
     ),
     "new_run": (
         Key("start", "enter,f5", "start", "start"),
-        Key("previous", "up", "step(-1)", "recipe or field before"),
-        Key("next", "down", "step(1)", "recipe or field after"),
+        Key("previous", "up", "step(-1)", "previous"),
+        Key("next", "down", "step(1)", "next"),
         Key("cancel", "escape", "cancel", "cancel"),
     ),
     "confirm": (

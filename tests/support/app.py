@@ -24,8 +24,9 @@ OUT_OF_MEMORY = {
 
 
 def stop_clock(patch: pytest.MonkeyPatch, now: float = NOW) -> None:
-    """The list's clock stands still, in UTC."""
+    """The list's clock stands still, in UTC; the list is read often, so that tests need not wait for it."""
     patch.setattr("tui.widgets.run_table.clock", lambda: now)
+    patch.setattr("tui.app.LISTING_S", 0.1)
     patch.setenv("TZ", "UTC")
     time.tzset()
 

@@ -1,0 +1,169 @@
+"""The form for a new run: choosing, live checks, starting, and what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from engine import recipe
+from engine.errors import FtuiError
+from engine.run import launch
+from engine.workspace import Workspace
+from tests.support.app import stop_clock, until, workspace_at
+from tests.support.fake_run import FakeRun
+from tui.app import FtuiApp
+from tui.modals.new_run import NewRun
+from tui.screens.home import HomeScreen
+
+
+@pytest.fixture
+def workspace(house: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    stop_clock(monkeypatch)
+    here = house / "here"
+    here.mkdir()
+    (here / "mine.yaml").write_text(
+        "method: lora\nmodel_name_or_path: builtin:tiny\ndataset_path: builtin:support\nlearning_rte: 2e-4\n"
+    )
+    monkeypatch.chdir(here)
+    return workspace_at(house)
+
+
+def field(app: FtuiApp, name: str) -> Input:
+    return app.screen.query_one(f"#{name}", Input)
+
+
+def findings(app: FtuiApp) -> str:
+    return str(app.screen.query_one("#findings").content)
+
+
+async def test_the_recipes_are_listed_and_chosen_with_the_arrows(workspace: Workspace) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, NewRun) and app.focused is not None, pilot)
+        known = [*recipe.names(), "./mine.yaml"]
+        options = app.screen.query_one("#recipes", OptionList)
+        assert [str(option.prompt) for option in options.options] == known
+        assert field(app, "recipe").value == known[0] and options.highlighted == 0
+        await pilot.press("up")
+        assert field(app, "recipe").value == "./mine.yaml"
+        await pilot.press("down")
+        assert field(app, "recipe").value == known[0]
+        await pilot.press("tab")
+        assert app.focused is field(app, "model")
+        await pilot.press("down", "down")
+        assert app.focused is field(app, "name")
+        await pilot.press("escape")
+        assert isinstance(app.screen, HomeScreen)
+
+
+async def test_a_demo_in_two_keys_is_possible(workspace: Workspace) -> None:
+    """The first recipe has nothing to complain about, and says which model and data it takes."""
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(lambda: "nothing wrong" in findings(app), pilot)
+        assert field(app, "recipe").value == "demo"
+        assert field(app, "model").placeholder == "builtin:tiny"
+        assert field(app, "dataset").placeholder == "builtin:support"
+
+
+async def test_findings_appear_while_typing(workspace: Workspace) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n", "up")
+        await until(lambda: "learning_rate" in findings(app), pilot)  # the nearest known key
+        assert "line 4" in findings(app)
+        field(app, "recipe").value = "nothing-there"
+        await until(lambda: "no recipe nothing-there" in findings(app), pilot)
+        field(app, "recipe").value = ""
+        await until(lambda: "no recipe yet" in findings(app), pilot)
+        field(app, "recipe").value = "demo"
+        field(app, "dataset").value = "/nowhere/train.jsonl"
+        await until(lambda: "/nowhere/train.jsonl" in findings(app), pilot)
+        field(app, "options").value = "dtype='never closed"
+        await until(lambda: "quote is not closed" in findings(app), pilot)
+        await pilot.press("f5")
+        assert isinstance(app.screen, NewRun)
+
+
+async def test_checks_follow_the_newest_text_only(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    real = recipe.load
+
+    def counting(path, overrides=()):
+        seen.append(list(overrides))
+        return real(path, overrides)
+
+    monkeypatch.setattr(recipe, "load", counting)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n")
+        await until(lambda: "nothing wrong" in findings(app), pilot)
+        seen.clear()
+        await pilot.press("tab", "tab", "tab", "tab", *"seed=12345")
+        await until(lambda: ["seed=12345"] in seen, pilot)
+        assert len(seen) < len("seed=12345")  # typing coalesces
+
+
+async def test_start_opens_the_run(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    go = threading.Event()
+
+    def start(space, source, overrides=(), *, name=None, force=False):
+        go.wait(10)
+        asked.append((space, source, list(overrides), name))
+        return SimpleNamespace(run=FakeRun(space.root, name, gpus=0).run, pid=1, findings=[])
+
+    monkeypatch.setattr(launch, "start", start)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n", "tab", *"/models/x", "tab", "tab", *"mine", "tab", *"max_steps=5 x='a b'")
+        await pilot.press("enter", "enter", "escape")  # once is enough; and it can no longer be taken back
+        assert "starting" in findings(app)
+        go.set()
+        await until(lambda: type(app.screen).__name__ == "RunScreen", pilot)
+    overrides = ["model_name_or_path=/models/x", "max_steps=5", "x=a b"]
+    assert asked == [(workspace, "demo", overrides, "mine")]
+
+
+async def test_a_refused_start_shows_why_and_the_form_stays(workspace: Workspace) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n", "tab", "tab", *"/nowhere/train.jsonl", "enter")
+        await until(lambda: "/nowhere/train.jsonl" in findings(app), pilot)
+        await pilot.pause(0.2)
+        assert isinstance(app.screen, NewRun) and not app.screen._starting
+        assert list(workspace.runs_dir.iterdir()) == []
+        await pilot.press("escape")
+        assert isinstance(app.screen, HomeScreen)
+
+
+async def test_d_starts_the_demo(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(space, source, *_rest, **_named):
+        assert source == "demo"
+        return SimpleNamespace(run=FakeRun(space.root, "demo-1", gpus=0).run, pid=1, findings=[])
+
+    monkeypatch.setattr(launch, "start", start)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(lambda: app.runs is not None, pilot)
+        await pilot.press("d")
+        await until(lambda: type(app.screen).__name__ == "RunScreen", pilot)
+
+
+async def test_a_demo_that_cannot_start_says_why(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_given, **_named):
+        raise FtuiError("the disk is full", where="/data", fix="make room")
+
+    monkeypatch.setattr(launch, "start", start)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(lambda: app.runs is not None, pilot)
+        await pilot.press("d")
+        await until(lambda: type(app.screen).__name__ == "Detail", pilot)
+        assert app.screen.error.fix == "make room"
