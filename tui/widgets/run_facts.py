@@ -127,7 +127,7 @@ class RunNumbers(CellWidget):
         elapsed = UNKNOWN if snapshot.elapsed_s is None else duration(snapshot.elapsed_s)
         steps = whole(snapshot.step) + (f"/{whole(snapshot.max_steps)}" if snapshot.max_steps else "")
         fields = [
-            _Field(_("step"), steps, 13, 0),
+            _Field(_("step"), steps, max(13, len(steps)), 0),
             _Field(_("loss"), loss(numbers.loss), 7, 1, bad=numbers.loss is not None and numbers.loss != numbers.loss),
             _Field(_("eval"), loss(numbers.eval_loss), 7, 4),
             _Field(_("tok/s"), whole(numbers.tokens_per_s), 9, 3),
