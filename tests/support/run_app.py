@@ -1,24 +1,18 @@
-"""The run screen in an app that has nothing else: what it asks of the app is done at once and remembered."""
+"""The app opened on one run, with settings given by the test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+import dataclasses
 from typing import Any
 
-from textual.app import App
-
-from engine.errors import FtuiError
-from engine.workspace import RunFolder
+from engine.workspace import RunFolder, Workspace
 from tui import themes
+from tui.app import FtuiApp
 from tui.screens.run import RunScreen
-from tui.sources.run_listing import Price
 
 
-class RunApp(App[None]):
-    """Shows one run. `asked`, `copied` and `said` keep what the screen wanted from the app."""
-
-    ENABLE_COMMAND_PALETTE = False
+class RunApp(FtuiApp):
+    """Shows one run at once; `said` and `copied` keep what the screen told the user."""
 
     def __init__(
         self,
@@ -26,51 +20,24 @@ class RunApp(App[None]):
         *,
         theme: str = themes.DARK,
         refresh_hz: float = 20.0,
-        price: Price | None = None,
+        price: float | None = None,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__()
-        self.folder = run
-        self.price = price
+        super().__init__(Workspace(run.path.parents[1]), open_run=run.name)
+        self.settings = dataclasses.replace(self.settings, refresh_hz=refresh_hz, price=price)
         self.ascii_only = ascii_only
-        self.settings = SimpleNamespace(refresh_hz=refresh_hz)
-        self.asked: list[str] = []
-        self.copied: list[str] = []
-        self.said: list[str] = []
-        for one in themes.THEMES:
-            self.register_theme(one)
         self.theme = theme
-
-    def on_mount(self) -> None:
-        self.push_screen(RunScreen(self.folder))
+        self.said: list[str] = []
+        self.copied: list[str] = []
 
     @property
     def run_screen(self) -> RunScreen:
-        return next(s for s in self.screen_stack if isinstance(s, RunScreen))
-
-    def confirm(self, text: str, callback: Callable[[], Any]) -> None:
-        self.asked.append(text)
-        callback()
-
-    def background(
-        self,
-        task: Callable[[], Any],
-        done: Callable[[Any], Any] | None = None,
-        *,
-        failed: Callable[[FtuiError], Any] | None = None,
-        busy: str | None = None,
-    ) -> None:
-        try:
-            result = task()
-        except FtuiError as error:
-            assert failed is not None
-            failed(error)
-        else:
-            if done is not None:
-                done(result)
+        """The run's screen, also when something is above it."""
+        return next(screen for screen in self.screen_stack if isinstance(screen, RunScreen))
 
     def copy(self, text: str) -> None:
         self.copied.append(text)
+        super().copy(text)
 
     def notify(self, message: str, **options: Any) -> None:  # type: ignore[override]
         self.said.append(message)

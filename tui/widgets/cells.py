@@ -118,17 +118,23 @@ class CellWidget(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"cells--{ink.name.lower()}" for ink in Ink}
     DEFAULT_CSS = """
     CellWidget {
-        & > .cells--muted { color: $text-muted; }
+        & > .cells--muted { color: $muted; }
         & > .cells--strong { text-style: bold; }
-        & > .cells--accent { color: $text-accent; }
-        & > .cells--good { color: $text-success; }
-        & > .cells--warning { color: $text-warning; }
-        & > .cells--error { color: $text-error; text-style: bold; }
+        & > .cells--accent { color: $accent; }
+        & > .cells--good { color: $success; }
+        & > .cells--warning { color: $warning; }
+        & > .cells--error { color: $error; text-style: bold; }
         & > .cells--line { color: $primary-lighten-1; }
         & > .cells--band { color: $primary 45%; }
         & > .cells--eval { color: $warning; }
         & > .cells--cursor { color: $text; }
         & > .cells--track { color: $foreground 20%; }
+
+        /* The terminal's own 16 colors do not blend: other colors say what shades say elsewhere. */
+        &:ansi > .cells--muted { text-style: dim; }
+        &:ansi > .cells--line { color: ansi_cyan; text-style: bold; }
+        &:ansi > .cells--band { color: ansi_blue; }
+        &:ansi > .cells--track { color: ansi_bright_black; }
     }
     """
 

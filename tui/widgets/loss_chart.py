@@ -254,11 +254,11 @@ class LossChart(CellWidget):
         right = cells.width - 1
         if self._cursor is not None:
             right = cells.put_right(right, 0, self._cursor_text(self._cursor), Ink.STRONG) - 3
+        if self._log:
+            right = cells.put_right(right, 0, _("log-y"), Ink.ACCENT) - 3
         if self._steps.zoomed:
             text = _("steps {begin} to {end}").format(begin=whole(window.begin), end=whole(window.end))
             right = cells.put_right(right, 0, text, Ink.MUTED) - 3
-        if self._log:
-            right = cells.put_right(right, 0, _("log-y"), Ink.ACCENT) - 3
         newest = float(self._train.values[-1]) if len(self._train) else None
         pieces: list[list[tuple[str, Ink]]] = [[(_("LOSS"), Ink.MUTED)]]
         if newest is not None:

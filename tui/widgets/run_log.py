@@ -15,7 +15,7 @@ class RunLog(Log):
         background: $background;
         border: none;
         border-top: solid $border-blurred;
-        border-title-color: $text-muted;
+        border-title-color: $muted;
         border-title-align: left;
         scrollbar-size: 1 1;
         padding: 0 1;
