@@ -15,14 +15,20 @@ from engine.workspace import Workspace
 if TYPE_CHECKING:
     from engine.hardware.gpus import Gpu
 
+FIRST_BF16 = 8.0  # compute capability of Ampere
+
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the ranks run: the uuids of their GPUs (none: the CPU), how many ranks, and the locks on those GPUs."""
+    """Where the ranks run: the uuids of their GPUs (none: the CPU), how many ranks, and the locks on those GPUs.
+
+    `bf16` is whether all of them compute in bfloat16 (cards before Ampere do not).
+    """
 
     gpus: Sequence[str]
     ranks: int
     locks: Sequence[Lock]
+    bf16: bool = True
 
     @property
     def device(self) -> str:
@@ -34,33 +40,32 @@ class Placement:
             lock.release()
 
 
-def place(workspace: Workspace, *, device: str | None, count: int | None, force: bool = False) -> Placement:
+def place(workspace: Workspace, *, count: int | None, force: bool = False) -> Placement:
     """Choose and lock the GPUs of a run.
 
     A GPU is free when no other run holds its lock and no process uses it; CUDA_VISIBLE_DEVICES narrows the choice.
 
     Args:
-        device: "cpu" to leave the GPUs alone; otherwise they are used where there are any.
-        count: how many; None takes all that are free (on the CPU: one rank).
+        count: how many; 0 is the CPU; None takes all that are free, and the CPU where there are none at all.
         force: take GPUs that are in use, too.
 
     Raises:
         DoesNotFit: there are fewer free GPUs than wanted.
         FtuiError: there are GPUs, but the driver does not work.
     """
-    if device == "cpu":
-        return Placement((), count or 1, ())
+    if count == 0:
+        return Placement((), 1, ())
     from engine.hardware import gpus as hardware
 
     with hardware.Probe() as probe:
         known = hardware.visible(probe.list())
         if not known:
             _refuse_broken_driver(probe)
-            if count is not None and count > 1:
+            if count is not None:
                 wanted = ngettext("{n} GPU is wanted", "{n} GPUs are wanted", count).format(n=count)
                 raise DoesNotFit(
                     _("{wanted} and none is here").format(wanted=wanted),
-                    fix=_("`device: cpu` trains on the CPU; `ftui doctor` says what it sees"),
+                    fix=_("`device=cpu` trains on the CPU; `ftui doctor` says what it sees"),
                     kind="no_gpus",
                 )
             return Placement((), 1, ())
@@ -77,7 +82,7 @@ def _refuse_broken_driver(probe: object) -> None:
     if probe.problem is not None and hardware.on_pci_bus() and not hidden:
         raise FtuiError(
             probe.problem.message,
-            fix=_("{fix}; or `device: cpu` trains on the CPU").format(fix=probe.problem.fix),
+            fix=_("{fix}; or `device=cpu` trains on the CPU").format(fix=probe.problem.fix),
             kind=probe.problem.kind,
         )
 
@@ -107,4 +112,5 @@ def _lock(workspace: Workspace, known: list[Gpu], free: list[Gpu], count: int | 
             fix=_("wait for the other runs (`ftui runs`), set num_gpus, or take GPUs in use with --force"),
             kind="gpus_in_use",
         )
-    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks))
+    bf16 = all(gpu.capability is None or float(gpu.capability) >= FIRST_BF16 for gpu in chosen)
+    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks), bf16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -77,18 +76,14 @@ def start(
 
     source = recipes.find(recipe)
     loaded = recipes.load(source, list(overrides))
-    findings = recipes.check(loaded)
+    findings = recipes.check(loaded, run=True)
     _refuse_errors(findings, str(source), force=force)
     python, restarts = settings.training_python(), settings.load().max_restarts
     workspace.prepare()
-    placement = place(
-        workspace,
-        device=getattr(loaded.recipe, "device", None),
-        count=getattr(loaded.recipe, "num_gpus", None),
-        force=force,
-    )
+    on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True
+    placement = place(workspace, count=0 if on_cpu else loaded.recipe.given.get("num_gpus"), force=force)
     try:
-        resolved = recipes.resolve(loaded, num_gpus=placement.ranks)
+        resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
 
         def fill(folder: RunFolder, final_name: str) -> None:
             _fill(folder, final_name, loaded, list(overrides), source, resolved, placement)
@@ -234,14 +229,11 @@ def _resume(
     skipped = [f"{found.path.name}: {found.problem}" for found in ledger.problems(run.checkpoints)]
     if entry is None:
         raise _nothing_to_resume(run, step, skipped)
-    document = run.read_resolved()
-    recipe: dict[str, Any] = document.get("recipe") or {}
-    before = int(state.get("world_size") or 1)
-    wanted = gpus or (before if state.get("gpus") or recipe.get("device") == "cpu" else None)
-    placement = place(Workspace(run.path.parent.parent), device=recipe.get("device"), count=wanted)
+    before: list[str] = state.get("gpus") or []
+    placement = place(Workspace(run.path.parent.parent), count=len(before) if gpus is None else gpus)
     try:
-        if placement.ranks != before:
-            write_json(run.resolved, {**document, "recipe": _keep_global_batch(recipe, before, placement.ranks)})
+        if len(placement.gpus) != len(before):
+            _resolve_again(run, placement)
         old = {key: state[key] for key in ("loss", "eval_loss", "created", "max_steps", "restarts") if key in state}
         now = fresh(
             run.name,
@@ -275,20 +267,29 @@ def _last_attempt(run: RunFolder, state: dict[str, Any]) -> int:
     return max(known, default=1)
 
 
-def _keep_global_batch(recipe: dict[str, Any], before: int, ranks: int) -> dict[str, Any]:
-    """The same batch on another number of ranks: only the accumulation changes."""
-    each = int(recipe.get("per_device_train_batch_size") or 1)
-    total = each * int(recipe.get("gradient_accumulation_steps") or 1) * before
-    if total % (each * ranks):
-        fitting = ", ".join(str(n) for n in range(1, math.floor(total / each) + 1) if total % (each * n) == 0)
+def _resolve_again(run: RunFolder, placement: Placement) -> None:
+    """The same recipe on another number of GPUs; the global batch stays what it was."""
+    from engine.recipe import defaults
+
+    document = run.read_resolved()
+    recipe, origin = document["recipe"], document["origin"]
+    given = {key: recipe[key] for key, where in origin.items() if where in ("recipe", "override") and key in recipe}
+    given.pop("gradient_accumulation_steps", None)
+    given["global_batch_size"] = total = recipe["global_batch_size"]
+    try:
+        resolved = defaults.fill(given, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
+    except UsageError as error:
+        each = recipe["per_device_train_batch_size"]
+        fitting = ", ".join(str(n) for n in range(1, total // each + 1) if total % (each * n) == 0)
         raise UsageError(
-            _("a global batch of {total} in pieces of {each} cannot be divided among {ranks}").format(
-                total=total, each=each, ranks=ranks
+            _("a global batch of {total} in pieces of {each} cannot be divided among {n} GPUs").format(
+                total=total, each=each, n=len(placement.gpus)
             ),
-            fix=_("use one of: {numbers}").format(numbers=fitting),
+            where="global_batch_size",
+            fix=_("use --gpus with one of: {numbers}").format(numbers=fitting),
             kind="batch_not_divisible",
-        )
-    return {**recipe, "gradient_accumulation_steps": total // (each * ranks)}
+        ) from error
+    write_json(run.resolved, {**document, "recipe": resolved})
 
 
 def _nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:
