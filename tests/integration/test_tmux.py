@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import journal
 from engine.workspace import Workspace
 from tests.support.app import some_runs, workspace_at
 from tui import tmux
@@ -254,3 +255,31 @@ def test_no_terminal_is_one_clear_line(workspace: Workspace) -> None:
         [*FTUI, "--home", str(workspace.root)], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert done.returncode == 2 and "ftui watch" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.heavy
+def test_a_run_started_in_the_app_outlives_tmux(terminal: Terminal, inner: Server, house: Path) -> None:
+    """From nothing to a run in a few keys; tmux is killed under it; it is watched again to its end."""
+    workspace = workspace_at(house)
+    home = ["--home", str(workspace.root)]
+    terminal.open(*FTUI, *home)
+    wait(lambda: "No runs yet" in terminal.screen())
+    terminal.keys("n")
+    wait(lambda: "nothing wrong" in terminal.screen())
+    terminal.keys("Tab", "Tab", "Tab", "Tab")
+    terminal.keys("-l", "max_steps=30 save_steps=10")
+    wait(lambda: "save_steps=10" in terminal.screen())
+    terminal.keys("Enter")
+    wait((workspace.runs_dir / "demo-1").exists, limit=60)
+    run = workspace.find("demo-1")
+    wait(lambda: (run.read_state().get("step") or 0) >= 2, limit=120)
+    inner.kill()
+    wait(lambda: not terminal.is_open())
+    terminal.open(*FTUI, *home, "watch", "demo-1")
+    wait(lambda: run.read_state().get("state") == "done", limit=120)
+    wait(lambda: "done" in terminal.screen() and "30/30" in terminal.screen())
+    steps = [event["step"] for event in journal.read_all(run.journal) if event["event"] == "log"]
+    assert steps == sorted(set(steps)) and steps[-1] == 30
+    assert {event["attempt"] for event in journal.read_all(run.journal)} == {1}
+    terminal.keys("q")
+    wait(lambda: not terminal.is_open())

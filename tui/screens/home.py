@@ -36,6 +36,7 @@ class HomeScreen(Screen[None]):
 
     BINDINGS: ClassVar = bindings("home")
     AUTO_FOCUS = "RunTable"
+    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (18, "-tall")]
 
     @property
     def ftui(self) -> FtuiApp:

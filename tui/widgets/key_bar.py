@@ -35,7 +35,9 @@ class KeyBar(Widget):
             keys = [key for table in tables for key in table]
             if len(keys) <= 1 or sum(_width(key) for key in keys) <= self.size.width:
                 return keys
-            next(table for table in tables if table).pop()
+            # A screen's own keys give way first, but two of them are worth more than how to quit.
+            least = next((table for table in tables if len(table) > 2), None) or next(t for t in reversed(tables) if t)
+            least.pop()
 
     def _possible(self, key: Key) -> bool:
         """Whether the action can be done now, as its screen or the app says (`check_action`)."""
