@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _CEILINGS = (1.0, 1.2, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0, 10.0)
 _SHRINK_BELOW = 0.45  # a range is taken back when the data fills less than this share of it
+_MARGIN = 0.06  # of the data's span, so that the next point does not move the axis again
 _MIN_POINTS = 8
 
 
@@ -81,7 +82,9 @@ class ValueAxis:
         if log:
             self.low, self.high = self._log_floor(low), self._log_ceiling(high)
         else:
+            margin = (high - low) * _MARGIN
             step = nice_step(high - low, parts) / 2  # ends between ticks keep the curve large
+            low, high = (low - margin if low < 0 or low > margin else low), high + margin
             self.low, self.high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
         return self.low, self.high
 

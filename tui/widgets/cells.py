@@ -77,9 +77,13 @@ class Cells:
         return x
 
     def put_right(self, end: int, y: int, text: str, ink: Ink = Ink.PLAIN) -> int:
-        """Write `text` so that it ends before column `end`; returns the column where it begins."""
+        """Write `text` so that it ends before column `end`; returns the column where it begins.
+
+        What does not fit is left out: half a number would be another number.
+        """
         begin = end - cell_len(text)
-        self.put(begin, y, text, ink, end=end)
+        if begin >= 0:
+            self.put(begin, y, text, ink, end=end)
         return begin
 
     def changes(self, old: Cells) -> list[Region]:
@@ -94,7 +98,7 @@ class Cells:
 
     def strip(self, y: int, styles: list[Style]) -> Strip:
         """One row as a strip."""
-        if not 0 <= y < self.height:
+        if not 0 <= y < self.height or not self.width:
             return Strip.blank(self.width, styles[0])
         codes, inks = self.codes[y], self.inks[y]
         bounds = [0, *(np.flatnonzero(np.diff(inks)) + 1).tolist(), self.width]

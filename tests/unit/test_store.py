@@ -1,0 +1,208 @@
+"""The store: what each file says ends in the snapshot; attempts, gaps, what is at risk; no change, no new snapshot."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tui.state.store import RunStore
+
+STATE = {
+    "state": "running",
+    "phase": "train",
+    "step": 5,
+    "max_steps": 100,
+    "started": 1000.0,
+    "updated": 1010.0,
+    "device": "cuda",
+    "gpus": ["GPU-1"],
+    "eta_s": 60.0,
+    "last_checkpoint": {"step": 4, "path": "checkpoints/checkpoint-4", "time": 1008.0},
+}
+
+
+def log(step: int, loss: Any, attempt: int = 1, **more: Any) -> dict[str, Any]:
+    return {"event": "log", "attempt": attempt, "time": 1000.0 + step, "step": step, "loss": loss, **more}
+
+
+def start(step: int, attempt: int, max_steps: int = 100) -> dict[str, Any]:
+    return {"event": "start", "attempt": attempt, "time": 1000.0, "step": step, "max_steps": max_steps}
+
+
+def evaluation(step: int, value: Any, attempt: int = 1) -> dict[str, Any]:
+    return {"event": "eval", "attempt": attempt, "time": 1000.0 + step, "step": step, "eval_loss": value}
+
+
+def test_an_empty_store_has_a_snapshot() -> None:
+    snapshot = RunStore("demo").snapshot()
+    assert snapshot.name == "demo"
+    assert snapshot.step == 0
+    assert snapshot.numbers.loss is None
+    assert len(snapshot.train) == 0
+    assert snapshot.gpus == ()
+    assert snapshot.host is None
+
+
+def test_the_newest_line_gives_the_numbers() -> None:
+    store = RunStore()
+    store.feed([start(0, 1), log(1, 3.0), log(2, 2.5, learning_rate=1e-4, mfu=None, tokens_per_s=500, step_time_s=2.0)])
+    snapshot = store.snapshot()
+    assert (snapshot.step, snapshot.max_steps) == (2, 100)
+    assert snapshot.numbers.loss == 2.5
+    assert snapshot.numbers.learning_rate == 1e-4
+    assert snapshot.numbers.tokens_per_s == 500
+    assert snapshot.numbers.mfu is None
+    assert snapshot.numbers.grad_norm is None
+
+
+def test_nothing_new_is_the_same_snapshot() -> None:
+    store = RunStore()
+    store.feed([log(1, 3.0)])
+    store.feed_state(STATE)
+    before = store.snapshot()
+    store.feed([])
+    store.feed_events([])
+    store.feed_hardware([])
+    store.feed_state(dict(STATE))
+    store.set_loading(None)
+    assert store.snapshot() is before
+    store.feed([log(2, 3.0)])
+    assert store.snapshot() is not before
+    assert store.snapshot().revision > before.revision
+
+
+def test_a_resume_cuts_the_curve_at_its_step() -> None:
+    store = RunStore()
+    store.feed([start(0, 1), *(log(i, 9.0) for i in range(1, 11)), evaluation(5, 2.0), evaluation(10, 1.0)])
+    assert store.snapshot().numbers.best_eval == 1.0
+    store.feed([start(6, 2)])
+    snapshot = store.snapshot()
+    assert snapshot.train.steps.tolist() == [1, 2, 3, 4, 5, 6]
+    assert snapshot.step == 6
+    assert snapshot.attempt == 2
+    assert (snapshot.numbers.best_eval, snapshot.numbers.best_eval_step) == (2.0, 5)
+    store.feed([log(7, 1.0, attempt=2), log(8, 7.0, attempt=1), log(8, 2.0, attempt=2)])
+    assert store.snapshot().train.values.tolist()[-2:] == [1.0, 2.0]
+
+
+def test_null_losses_are_not_a_number() -> None:
+    store = RunStore()
+    store.feed([log(1, 2.0), log(2, None), {"event": "log", "attempt": 1, "time": 1.0, "step": 3}])
+    snapshot = store.snapshot()
+    assert len(snapshot.train) == 2
+    assert math.isnan(snapshot.train.values[1])
+    assert snapshot.step == 3
+    store.feed([log(4, None)])
+    assert math.isnan(store.snapshot().numbers.loss or 0.0)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {},
+        {"event": "log"},
+        {"event": "log", "attempt": 1, "step": "seven", "loss": 1.0},
+        {"event": "log", "attempt": "one", "step": 1, "loss": 1.0},
+        {"event": "log", "attempt": 1, "step": 2, "loss": "high", "time": "now"},
+        {"event": "eval", "attempt": 1, "step": None, "eval_loss": 3},
+        {"event": "start", "attempt": 1, "step": None, "max_steps": "many"},
+        {"event": 7, "attempt": 1},
+    ],
+)
+def test_odd_lines_do_not_break_it(line: dict[str, Any]) -> None:
+    store = RunStore()
+    store.feed([log(1, 2.0), line, log(3, 1.0)])
+    snapshot = store.snapshot()
+    assert snapshot.train.steps[-1] == 3
+    assert snapshot.numbers.loss == 1.0
+
+
+def test_odd_states_and_samples_do_not_break_it() -> None:
+    store = RunStore()
+    store.feed_state({"state": 3, "step": "x", "gpus": "all", "error": "text", "last_checkpoint": 7, "started": None})
+    store.feed_hardware([{"gpus": [None, {"index": None}, 3], "host": 3, "disk": None}])
+    snapshot = store.snapshot()
+    assert len(snapshot.gpus) == 1
+    assert snapshot.gpus[0].memory_used is None
+    assert snapshot.problem is None
+
+
+def test_the_state_and_the_runs_own_gpus() -> None:
+    store = RunStore()
+    store.feed_state(STATE)
+    gpus = [{"index": i, "uuid": f"GPU-{i}", "state": "ok", "memory_used": 5, "memory_total": 10} for i in range(3)]
+    store.feed_hardware([{"time": 1.0, "gpus": gpus, "host": {"cpu": 20.0}, "disk": {"free": 7}}])
+    snapshot = store.snapshot()
+    assert [gpu.index for gpu in snapshot.gpus] == [1]
+    assert snapshot.host is not None
+    assert snapshot.host.cpu == 20.0
+    store.feed_state({**STATE, "gpus": []})
+    assert len(store.snapshot().gpus) == 3
+    store.feed_state({**STATE, "gpus": [], "device": "cpu"})
+    assert store.snapshot().gpus == ()
+
+
+def test_what_is_at_risk() -> None:
+    store = RunStore()
+    store.feed_state(STATE)
+    store.feed([log(i, 1.0, step_time_s=2.0) for i in range(1, 11)])
+    snapshot = store.snapshot()
+    assert (snapshot.safe_step, snapshot.at_risk_steps, snapshot.at_risk_seconds) == (4, 6, 12.0)
+    store.feed([{"event": "save", "attempt": 1, "time": 1011.0, "step": 10, "seconds": 1.0}])
+    assert store.snapshot().at_risk_steps == 0  # the journal knows it before state.json does
+    store.feed([start(4, 2)])
+    assert store.snapshot().safe_step == 4
+    store.feed_state({**STATE, "state": "done"})
+    assert store.snapshot().at_risk_steps == 0
+
+
+def test_a_lost_run_is_shown_as_lost_and_has_no_eta() -> None:
+    store = RunStore()
+    store.feed_state(STATE, "lost")
+    snapshot = store.snapshot()
+    assert snapshot.state == "lost"
+    assert not snapshot.live
+    assert snapshot.resumable
+    assert snapshot.eta_s is None
+
+
+def test_events_of_both_files_newest_first() -> None:
+    store = RunStore()
+    store.feed([evaluation(5, 2.0), {"event": "save", "attempt": 1, "time": 1007.0, "step": 7}, evaluation(9, 1.5)])
+    store.feed_events([{"event": "running", "time": 1000.5}, {"event": "checkpoint", "time": 1007.1, "step": 7}])
+    store.feed_events([{"event": "gpu", "time": 1008.0, "index": 0, "what": "lost"}])
+    events = store.snapshot().events
+    assert [event["event"] for event in events] == ["eval", "gpu", "save", "eval", "running"]
+    assert events[0]["best"] is True
+    assert events[0]["previous"] == 2.0
+    store.reset_events()
+    assert [event["event"] for event in store.snapshot().events] == ["eval", "save", "eval"]
+
+
+def test_an_eval_that_is_worse_is_not_the_best() -> None:
+    store = RunStore()
+    store.feed([evaluation(1, 2.0), evaluation(2, 2.5), evaluation(3, None)])
+    assert [event["best"] for event in store.snapshot().events] == [False, False, True]
+    assert store.snapshot().numbers.best_eval == 2.0
+
+
+def test_the_time_stands_still_when_the_files_do() -> None:
+    store = RunStore()
+    store.feed_state(STATE)
+    assert store.snapshot().elapsed_s == 10.0
+    store.feed([log(40, 1.0)])
+    assert store.snapshot().elapsed_s == 40.0
+    store.feed_state({**STATE, "state": "done", "ended": 1050.0})
+    assert store.snapshot().elapsed_s == 50.0
+
+
+def test_a_reset_forgets_the_journal_only() -> None:
+    store = RunStore()
+    store.feed_state(STATE)
+    store.feed([log(50, 1.0)])
+    store.reset_journal()
+    snapshot = store.snapshot()
+    assert len(snapshot.train) == 0
+    assert snapshot.step == 5
