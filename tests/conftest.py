@@ -84,7 +84,7 @@ def session_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         _move_in(patch, root, runtime)
         patch.setenv(MARK, mark)
         yield root
-        _stop_keeper(root / "ft")
+        _stop_keepers(root)
         deadline = time.monotonic() + LEAK_GRACE
         while (left := marked_processes(mark)) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -105,14 +105,15 @@ def house(session_house: Path, tmp_path: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         _move_in(patch, tmp_path, runtime)
         yield tmp_path
-        _stop_keeper(tmp_path / "ft")
+        _stop_keepers(tmp_path)
     shutil.rmtree(runtime, ignore_errors=True)
 
 
-def _stop_keeper(home: Path) -> None:
-    """End the workspace's keeper where a command of the test started one (it would idle for minutes)."""
-    if (home / "keeper" / "state.json").exists():
-        from engine import keeper
-        from engine.workspace import Workspace
+def _stop_keepers(root: Path) -> None:
+    """End the keepers that commands of the test started: they would idle for minutes."""
+    for depth in ("", "*/", "*/*/", "*/*/*/"):
+        for state in root.glob(f"{depth}keeper/state.json"):
+            from engine import keeper
+            from engine.workspace import Workspace
 
-        keeper.stop(Workspace(home))
+            keeper.stop(Workspace(state.parent.parent))

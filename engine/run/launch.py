@@ -16,6 +16,7 @@ from engine.files import Lock, fsync_dir, write_atomic, write_json
 from engine.findings import Finding
 from engine.process import ProcessId, end_all, marked
 from engine.process.daemon import daemonize
+from engine.run.background import ensure_keeper
 from engine.run.gpus import Placement, place
 from engine.run.status import LIVE, state_of
 from engine.text import _
@@ -94,7 +95,7 @@ def start(
             process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
         finally:
             lock.release()
-        return Started(run, process.pid, findings)
+        return Started(run, process.pid, findings + _ensure_keeper(workspace))
     finally:
         placement.release()
 
@@ -175,6 +176,15 @@ def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str,
         raise
 
 
+def _ensure_keeper(workspace: Workspace) -> list[Finding]:
+    """The keeper watches over the run; a run goes on without it, so its failure is a warning."""
+    try:
+        ensure_keeper(workspace)
+    except FtuiError as error:
+        return [Finding("keeper", "warning", detail=error.what, fix=error.fix or "")]
+    return []
+
+
 def _take_lock(run: RunFolder) -> Lock:
     lock = Lock(run.lock)
     deadline = time.monotonic() + LOCK_WAIT_S
@@ -230,7 +240,8 @@ def _resume(
     if entry is None:
         raise _nothing_to_resume(run, step, skipped)
     before: list[str] = state.get("gpus") or []
-    placement = place(Workspace(run.path.parent.parent), count=len(before) if gpus is None else gpus)
+    workspace = Workspace(run.path.parent.parent)
+    placement = place(workspace, count=len(before) if gpus is None else gpus)
     try:
         if len(placement.gpus) != len(before):
             _resolve_again(run, placement)
@@ -256,7 +267,7 @@ def _resume(
         events.append("resumed", attempt=now["attempt"], resumed_from=str(entry.path), skipped=skipped)
         events.close()
         process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
-        return Started(run, process.pid)
+        return Started(run, process.pid, _ensure_keeper(workspace))
     finally:
         placement.release()
 

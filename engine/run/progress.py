@@ -59,9 +59,6 @@ class Progress:
         self.changes.update(state="running", phase="train")
         if isinstance(event.get("max_steps"), int):
             self.max_steps = self.changes["max_steps"] = event["max_steps"]
-        for key in ("world_size", "device"):
-            if event.get(key) is not None:
-                self.changes[key] = event[key]
         self._pace.append((time.monotonic(), self.step or 0))
 
     def _on_log(self, event: dict[str, Any]) -> None:
