@@ -19,6 +19,7 @@ from pathlib import Path
 from engine.workspace import Workspace
 
 SESSION = "ftui"
+CLIENT = ["tmux", "-u"]  # -u: a bare server has no UTF-8 locale set, and tmux would write _ for every sign
 HOME_OPTION = "@ftui_home"  # which workspace a session shows: two workspaces never meet in one session
 # What describes the terminal or the shell, not the user's wishes (LINES and COLUMNS would freeze the size).
 NOT_PASSED = {"TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "SHLVL"} | {
@@ -26,6 +27,7 @@ NOT_PASSED = {"TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE
 }
 # tmux takes 24-bit color from the program and rounds it for each client, so inside it is always right to send it.
 INSIDE = {"COLORTERM": "truecolor"}
+TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/local/share/terminfo", "/usr/lib/terminfo")
 # Reads the environment from a file (a command line can be read by every user of the machine), then starts the app.
 BOOT = '[ -r "$1" ] && . "$1"; rm -f "$1"; shift; exec "$@"'
 
@@ -35,6 +37,20 @@ def usable() -> bool:
     if os.environ.get("TMUX") or os.environ.get("STY") or os.environ.get("TERM") == "dumb":
         return False
     return sys.stdin.isatty() and sys.stdout.isatty() and shutil.which("tmux") is not None
+
+
+def known_terminal(term: str) -> str:
+    """`term`, or the most general one where this machine has no terminfo for it (tmux would refuse to start).
+
+    New terminals bring a TERM of their own, which a server does not know.
+    """
+    folders = [os.environ.get("TERMINFO", ""), *os.environ.get("TERMINFO_DIRS", "").split(":")]
+    folders += [os.path.expanduser("~/.terminfo"), *TERMINFO]  # noqa: PTH111 - a home that cannot be found is no error
+    places = [Path(folder) for folder in folders if folder]
+    if not term or not any(place.is_dir() for place in places):
+        return term
+    known = any((place / first / term).exists() for place in places for first in (term[0], f"{ord(term[0]):x}"))
+    return term if known else "xterm-256color"
 
 
 def maybe_exec(argv: Sequence[str], workspace: Workspace) -> None:
@@ -47,9 +63,10 @@ def maybe_exec(argv: Sequence[str], workspace: Workspace) -> None:
     if not usable():
         return
     arguments = plan(argv, workspace, _sessions())
+    environment = {**os.environ, "TERM": known_terminal(os.environ.get("TERM", ""))}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvp("tmux", arguments)  # noqa: S606 - an argument list, never a shell
+    os.execvpe("tmux", arguments, environment)  # noqa: S606 - an argument list, never a shell
 
 
 def plan(argv: Sequence[str], workspace: Workspace, sessions: dict[str, str] | None) -> list[str]:
@@ -63,15 +80,15 @@ def plan(argv: Sequence[str], workspace: Workspace, sessions: dict[str, str] | N
     home = str(workspace.root)
     name, exists = session_for(home, sessions or {})
     if exists and not argv:
-        return ["tmux", "attach-session", "-t", f"={name}"]
+        return [*CLIENT, "attach-session", "-t", f"={name}"]
     inner = [sys.executable, "-P", "-m", "tui", "--home", home, "--no-tmux", *argv]
     boot = ["sh", "-c", BOOT, "ftui", str(_environment_file()), *inner]
     if exists:
         # The session shows something else already: this one gets a window beside it.
         window = ["new-window", "-t", f"={name}:", "-n", argv[-1], "-c", _folder(), *boot]
-        return ["tmux", *window, ";", "attach-session", "-t", f"={name}"]
+        return [*CLIENT, *window, ";", "attach-session", "-t", f"={name}"]
     return [
-        "tmux",
+        *CLIENT,
         *["new-session", "-A", "-s", name, "-c", _folder(), *boot],
         *[";", "set-option", "-t", name, HOME_OPTION, home],
         *[";", "set-option", "-t", name, "status", "off"],

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine import journal
+from engine.run import status
 from engine.workspace import Workspace
 from tests.support.app import some_runs, workspace_at
 from tui import tmux
@@ -79,10 +80,10 @@ class Terminal:
         return "user" in self.outer.sessions()
 
 
-def wait(condition: Callable[[], object], limit: float = 20.0) -> None:
+def wait(condition: Callable[[], object], limit: float = 20.0, screen: Callable[[], str] | None = None) -> None:
     end = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < end, "it did not come to that"
+        assert time.monotonic() < end, f"it did not come to that\n{screen() if screen else ''}"
         time.sleep(0.05)
 
 
@@ -127,8 +128,10 @@ def alive(pid: int) -> bool:
 
 
 def test_start_detach_attach_resize_quit(terminal: Terminal, inner: Server, workspace: Workspace) -> None:
-    terminal.open(*FTUI, "--home", str(workspace.root), FTUI_MARK="first 'shell'", COLORTERM="truecolor")
+    bare = {"LANG": "C", "LC_ALL": "", "TERM": "xterm-of-tomorrow"}  # a bare server, a terminal that it does not know
+    terminal.open(*FTUI, "--home", str(workspace.root), FTUI_MARK="first 'shell'", COLORTERM="truecolor", **bare)
     wait(lambda: "llama-70b-lora" in terminal.screen())
+    assert "● running" in terminal.screen()  # UTF-8 all the way
     assert inner.sessions() == ["ftui"]
     assert inner("show-options", "-v", "-t", "ftui", tmux.HOME_OPTION) == str(workspace.root)
     assert inner("show-options", "-v", "-t", "ftui", "status") == "off"
@@ -270,11 +273,12 @@ def test_a_run_started_in_the_app_outlives_tmux(terminal: Terminal, inner: Serve
     terminal.keys("-l", "max_steps=30 save_steps=10")
     wait(lambda: "save_steps=10" in terminal.screen())
     terminal.keys("Enter")
-    wait((workspace.runs_dir / "demo-1").exists, limit=60)
+    wait((workspace.runs_dir / "demo-1").exists, limit=30, screen=terminal.screen)
     run = workspace.find("demo-1")
     wait(lambda: (run.read_state().get("step") or 0) >= 2, limit=120)
     inner.kill()
     wait(lambda: not terminal.is_open())
+    assert status.is_alive(run)
     terminal.open(*FTUI, *home, "watch", "demo-1")
     wait(lambda: run.read_state().get("state") == "done", limit=120)
     wait(lambda: "done" in terminal.screen() and "30/30" in terminal.screen())

@@ -36,7 +36,7 @@ class HomeScreen(Screen[None]):
 
     BINDINGS: ClassVar = bindings("home")
     AUTO_FOCUS = "RunTable"
-    VERTICAL_BREAKPOINTS: ClassVar = [(0, "-short"), (18, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - an instance variable of Screen
 
     @property
     def ftui(self) -> FtuiApp:
@@ -58,28 +58,32 @@ class HomeScreen(Screen[None]):
         yield KeyBar("home", "app")
 
     def on_mount(self) -> None:
-        """Follow the app's list of runs."""
+        """Follow the app's list of runs, and its colors."""
         self.watch(self.app, "runs", self.show)
+        self.app.theme_changed_signal.subscribe(self, lambda _theme: self._draw_text())
 
     def show(self, rows: tuple[RunRow, ...] | None) -> None:
         """Take a new list of runs; None: not read yet."""
         if rows is None:
             return
-        empty = not rows
-        if self.has_class("-empty") != empty or not self.has_class("-read"):
-            self.set_class(empty, "-empty")
-            self.add_class("-read")
-            if empty:
-                self.query_one("#first-steps", Static).update(self._first_steps())
+        self.set_class(not rows, "-empty")
+        self.add_class("-read")
         self.table.show(rows)
+        self._draw_text()
+
+    def _draw_text(self) -> None:
+        if self.has_class("-empty"):
+            self._replace("#first-steps", self._first_steps())
         self._show_details()
 
     @on(RunTable.Moved)
     def _show_details(self) -> None:
-        text = self._details(self.table.selected)
-        details = self.query_one("#details", Static)
-        if details.content != text:
-            details.update(text, layout=False)
+        self._replace("#details", self._details(self.table.selected))
+
+    def _replace(self, where: str, text: Text) -> None:
+        widget = self.query_one(where, Static)
+        if widget.content != text:
+            widget.update(text, layout=False)
 
     def _color(self, name: str) -> str:
         return self.ftui.rich_color(name)
