@@ -154,22 +154,27 @@ def _parse(data: bytes, target: Path) -> Settings:
 
 def _edited(text: str, changes: dict[str, Any]) -> str:
     """The file's text with some values replaced in place, or added at the end."""
-    import orjson
-
     from engine.yamldoc import Mapping, parse
 
     root, _findings = parse(text)
     stands = {key.text: node for key, node in root.items} if isinstance(root, Mapping) else {}
     replaced = [(stands[name].start, stands[name].end, value) for name, value in changes.items() if name in stands]
     for start, end, value in sorted(replaced, key=lambda item: item[0], reverse=True):
-        written = orjson.dumps(value).decode()  # a JSON scalar is a YAML scalar
+        written = _scalar(value)
         if start == end:  # `key:` with nothing behind it
             written = " " + written
         text = text[:start] + written + text[end:]
     for name, value in changes.items():
         if name not in stands:
-            text += ("" if not text or text.endswith("\n") else "\n") + f"{name}: {orjson.dumps(value).decode()}\n"
+            text += ("" if not text or text.endswith("\n") else "\n") + f"{name}: {_scalar(value)}\n"
     return text
+
+
+def _scalar(value: Any) -> str:
+    """A value as YAML on one line."""
+    import yaml
+
+    return yaml.safe_dump(value, width=float("inf")).removesuffix("...\n").strip()
 
 
 def _unknown(name: str, line: int | None, target: Path) -> UsageError:

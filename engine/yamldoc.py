@@ -26,20 +26,24 @@ STANDARD = "tag:yaml.org,2002:"
 PLAIN_TAGS = frozenset(STANDARD + name for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 INT = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|\d[\d_]*)\Z")
 FLOAT = re.compile(r"[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)?\Z")
-SPECIAL = {"inf": float("inf"), "nan": float("nan")}
+SPECIAL = {".inf": float("inf"), ".nan": float("nan")}
 BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 
 
 @dataclass(slots=True)
 class Node:
-    """A value of the file; `line` is physical and 1-based. `start` and `end` are character offsets of the value."""
+    """A value of the file; `line` is physical and 1-based. `start` and `end` are character offsets of the value.
+
+    `tagged`: it carried a tag that asks for an object, and must not be used for what it looks like.
+    """
 
     line: int
     start: int = 0
     end: int = 0
     expanded: int = 1
     depth: int = 1
+    tagged: bool = False
 
 
 @dataclass(slots=True)
@@ -74,10 +78,8 @@ class Scalar(Node):
             return -size if text[0] == "-" else size
         if FLOAT.match(text):
             return float(text.replace("_", ""))
-        sign, rest = (text[0], text[1:]) if text[:1] in "+-" else ("", text)
-        if rest[:1] == "." and rest[1:].lower() in SPECIAL:
-            return -SPECIAL[rest[1:].lower()] if sign == "-" else SPECIAL[rest[1:].lower()]
-        return None
+        special = SPECIAL.get(text.lstrip("+-").lower()) if text[:2] not in ("--", "++") else None
+        return -special if special is not None and text[0] == "-" else special
 
 
 @dataclass(slots=True)
@@ -201,7 +203,7 @@ class _Composer:
                     raise _Refused("yaml_syntax", [line], _("lists and mappings are nested too deeply"), "depth")
                 kind = Sequence if isinstance(event, yaml.SequenceStartEvent) else Mapping
                 container = kind(self.line(_start(event)), _start(event))
-                self.check_tag(event)
+                container.tagged = self.check_tag(event)
                 if event.anchor:
                     self.anchors[event.anchor] = None
                 stack.append((container, event.anchor, []))
@@ -253,7 +255,7 @@ class _Composer:
         if any("\ud800" <= char <= "\udfff" for char in text):  # an escape that no file or socket can carry
             raise _Refused("yaml_syntax", [self.line(index)], _("a lone surrogate is not text"), "character")
         node = Scalar(self.line(index), index, _end(event), text=text, plain=is_plain)
-        self.check_tag(event)
+        node.tagged = self.check_tag(event)
         if event.anchor:
             self.anchors[event.anchor] = node
         return node
@@ -270,20 +272,22 @@ class _Composer:
         self.alias_lines.add(target.line)
         return target
 
-    def check_tag(self, event: Any) -> None:
+    def check_tag(self, event: Any) -> bool:
+        """Whether the node's tag asks for an object; said once for each tag."""
         tag = event.tag
         if tag is None or tag == "!" or tag in PLAIN_TAGS:
-            return
+            return False
         shown = ("!!" + tag[len(STANDARD) :] if tag.startswith(STANDARD) else tag)[:60]
+        line = self.line(_start(event))
         if shown in self.tags:
-            self.tags[shown].lines.append(self.line(_start(event)))
+            self.tags[shown].lines.append(line)
             self.tags[shown].count += 1
-            return
+            return True
         detail = _("the tag {tag} asks for an object to be built; it was not").format(tag=shown)
         fix = _("write a plain value without a tag")
-        finding = Finding("yaml_unsafe_tag", "error", detail, fix, [self.line(_start(event))], subtype=shown)
-        self.tags[shown] = finding
-        self.findings.append(finding)
+        self.tags[shown] = Finding("yaml_unsafe_tag", "error", detail, fix, [line], subtype=shown)
+        self.findings.append(self.tags[shown])
+        return True
 
     def check_merge(self, key: Scalar, value: Node) -> None:
         sources = value.items if isinstance(value, Sequence) else [value]

@@ -98,7 +98,7 @@ def _method(recipe: Recipe) -> Iterator[Finding]:
         if four is False:
             detail = _("method qlora means a 4-bit base; load_in_4bit is false")
             yield from recipe.conflict(("method", "load_in_4bit"), detail, _("use method: lora, or delete the line"))
-        if eight:
+        if eight and "method" in given:
             detail = _("method qlora means a 4-bit base; load_in_8bit is true")
             fix = _("use method: lora with load_in_8bit, or delete the line")
             yield from recipe.conflict(("method", "load_in_8bit"), detail, fix)

@@ -39,7 +39,9 @@ from engine.text import _
 CONSTANT: dict[str, Any] = {
     "num_train_epochs": 2,
     "per_device_train_batch_size": 2,
+    "learning_rate": 2e-4,
     "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.03,
     "max_length": 2048,
     "logging_steps": 10,
     "logging_nan_inf_filter": False,
@@ -51,7 +53,7 @@ CONSTANT: dict[str, Any] = {
     "report_to": "none",
     "seed": 42,
 }
-RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 1e-5, ("dpo", False): 1e-6}
+RATES = {("sft", True): CONSTANT["learning_rate"], ("sft", False): 2e-5, ("dpo", True): 1e-5, ("dpo", False): 1e-6}
 DERIVED = frozenset(
     (
         "method", "use_peft", "load_in_4bit", "use_bnb_nested_quant", "bnb_4bit_compute_dtype",
@@ -138,7 +140,7 @@ def _schedule(values: dict[str, Any], given: dict[str, Any]) -> None:
     if "warmup_steps" not in given:
         ratio = values["warmup_ratio"]
         constant = values["lr_scheduler_type"] == "constant"
-        values["warmup_steps"] = ratio if ratio is not None else 0 if constant else 0.03
+        values["warmup_steps"] = ratio if ratio is not None else 0 if constant else CONSTANT["warmup_steps"]
     best = bool(values["load_best_model_at_end"])
     if "eval_strategy" not in given:
         has_data = bool(values["eval_dataset_path"]) or values["test_size"] > 0

@@ -40,7 +40,7 @@ def check(loaded: Loaded, *, run: bool = False) -> list[Finding]:
     """
     recipe = loaded.recipe
     found = list(loaded.findings)
-    for part in (_required(loaded), _model(recipe), _data(recipe), _files(recipe), _output(recipe)):
+    for part in (_required(loaded), _model(recipe), _data(recipe, loaded.path.parent), _files(recipe), _output(recipe)):
         found += part
     if run:
         for finding in found:
@@ -124,18 +124,18 @@ def _length(recipe: Recipe, config: dict[str, Any]) -> Iterator[Finding]:
                 return
 
 
-def _data(recipe: Recipe) -> Iterator[Finding]:
+def _data(recipe: Recipe, folder: Path) -> Iterator[Finding]:
     for key in paths.DATA_KEYS:
         value = recipe.get(key)
         if not paths.is_path(key, value):
             continue
         try:
-            yield from _dataset(recipe, key, value)
+            yield from _dataset(recipe, folder, key, value)
         except (OSError, ValueError) as error:
             yield _unreadable(recipe, "dataset_unreadable", (key,), Path(value), error)
 
 
-def _dataset(recipe: Recipe, key: str, value: str) -> Iterator[Finding]:
+def _dataset(recipe: Recipe, folder: Path, key: str, value: str) -> Iterator[Finding]:
     files = _files_of(value)
     suffixes = ", ".join(DATA_SUFFIXES)
     if not files:
@@ -145,8 +145,8 @@ def _dataset(recipe: Recipe, key: str, value: str) -> Iterator[Finding]:
         elif glob.has_magic(value):
             what, fix = _("nothing matches {path}"), _("check the pattern; ** goes into folders")
         else:
-            what, fix = _("there is no {path}"), _("check the path; it is relative to the recipe file")
-            if paths.HUB_ID.match(os.path.relpath(value)):
+            what, fix = _("there is no {path}"), _relative(recipe, key)
+            if "/" in (given := os.path.relpath(value, folder)) and paths.HUB_ID.match(given):
                 fix = _("check the path; data from the hub is written hf://owner/name")
         yield recipe.finding("missing_dataset", "error", what.format(path=value), fix, (key,))
         return
@@ -164,6 +164,12 @@ def _dataset(recipe: Recipe, key: str, value: str) -> Iterator[Finding]:
             )
             found.extra["path"] = str(file)
             yield found
+
+
+def _relative(recipe: Recipe, key: str) -> str:
+    if key in recipe.overrides:
+        return _("check the path; on the command line it is relative to the current folder")
+    return _("check the path; it is relative to the recipe file")
 
 
 def _files_of(value: str) -> list[Path]:
@@ -201,12 +207,11 @@ def _files(recipe: Recipe) -> Iterator[Finding]:
     """Other files that the recipe names."""
     for key in paths.FILE_KEYS:
         value = recipe.get(key)
-        if key == "output_dir" or not isinstance(value, str) or not value or value.startswith("{"):
+        if key == "output_dir" or not paths.is_path(key, value):
             continue
-        if not Path(value).exists():
-            detail = _("{key}: there is no {path}").format(key=key, path=value)
-            fix = _("check the path; it is relative to the recipe file")
-            yield recipe.finding("missing_file", "error", detail, fix, (key,))
+        if not os.access(value, os.R_OK):
+            detail = _("{key}: there is no readable {path}").format(key=key, path=value)
+            yield recipe.finding("missing_file", "error", detail, _relative(recipe, key), (key,))
 
 
 def _output(recipe: Recipe) -> Iterator[Finding]:
@@ -215,6 +220,13 @@ def _output(recipe: Recipe) -> Iterator[Finding]:
     if not isinstance(value, str) or not value:
         return
     path, keys = Path(value), ("output_dir",)
+    try:
+        yield from _place(recipe, path, keys)
+    except (OSError, ValueError) as error:
+        yield _unreadable(recipe, "output_unwritable", keys, path, error)
+
+
+def _place(recipe: Recipe, path: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
     for parent in (path, *path.parents):
         if RunFolder(parent).resolved.is_file() and RunFolder(parent).state.is_file():
             detail = _("output_dir lies inside the run folder {path}").format(path=parent)
@@ -227,23 +239,19 @@ def _output(recipe: Recipe) -> Iterator[Finding]:
             detail = _("output_dir and {key} are the same place").format(key=key)
             yield recipe.finding("conflict", "error", detail, _("choose another output_dir"), ("output_dir", key))
             return
-    try:
-        if path.is_file():
-            detail = _("output_dir {path} is a file").format(path=path)
-            yield recipe.finding("output_exists", "error", detail, _("choose another output_dir"), keys)
-        elif path.is_dir() and any(path.iterdir()):
-            detail = _("output_dir {path} is not empty, and nothing is overwritten").format(path=path)
-            yield recipe.finding("output_exists", "error", detail, _("choose another, or move what is there"), keys)
-        else:
-            place = next(parent for parent in (path, *path.parents) if parent.exists())
-            if not os.access(place, os.W_OK | os.X_OK):
-                detail = _("output_dir cannot be made: {path} is not writable").format(path=place)
-                yield recipe.finding("output_unwritable", "error", detail, _("choose another output_dir"), keys)
-    except OSError as error:
-        yield _unreadable(recipe, "output_unwritable", keys, path, error)
+    place = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not place.is_dir():
+        detail = _("output_dir cannot be made: {path} is a file").format(path=place)
+        yield recipe.finding("output_exists", "error", detail, _("choose another output_dir"), keys)
+    elif place == path and any(path.iterdir()):
+        detail = _("output_dir {path} is not empty, and nothing is overwritten").format(path=path)
+        yield recipe.finding("output_exists", "error", detail, _("choose another, or move what is there"), keys)
+    elif not os.access(place, os.W_OK | os.X_OK):
+        detail = _("output_dir cannot be made: {path} is not writable").format(path=place)
+        yield recipe.finding("output_unwritable", "error", detail, _("choose another output_dir"), keys)
 
 
 def _unreadable(recipe: Recipe, kind: str, keys: tuple[str, ...], path: Path, error: Exception) -> Finding:
     reason = getattr(error, "strerror", None) or str(error)
-    detail = _("{path} cannot be read: {reason}").format(path=str(path)[:200], reason=reason)
+    detail = _("{path} cannot be read: {reason}").format(path=path, reason=reason)
     return recipe.finding(kind, "error", detail, _("check the path and its permissions"), keys)

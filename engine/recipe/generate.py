@@ -66,7 +66,10 @@ def _fields(cls: type) -> dict[str, dict[str, Any]]:
             choices = [getattr(choice, "value", choice) for choice in field.metadata["choices"]]
         elif found := PROSE_CHOICES.search(text):
             choices = QUOTED.findall(found.group(1))
-        entry: dict[str, Any] = {"types": types_, "default": _default(field), "help": _sentence(text)}
+        default = _default(field)
+        if default is None and "null" not in types_:
+            types_ = sorted([*types_, "null"])
+        entry: dict[str, Any] = {"types": types_, "default": default, "help": _sentence(text)}
         if choices:
             entry["choices"] = choices
         result[field.name] = entry

@@ -35,7 +35,7 @@ def limits(recipe: Recipe) -> list[Finding]:
         if value in supported or value in ([], {}, ["none"]):
             continue
         detail = _("{key}: this version cannot do that yet").format(key=key)
-        usable = ", ".join(str(option) for option in supported if option not in (None, ""))
+        usable = ", ".join(str(option) for option in supported if option not in (None, "", False))
         fix = _("use {values}").format(values=usable) if usable else _("delete the line")
         found.append(recipe.finding(KIND, "warning", detail, fix, (key,)))
     for key in (*paths.MODEL_KEYS, *paths.DATA_KEYS):

@@ -8,7 +8,7 @@ from engine.errors import UsageError
 from engine.findings import Finding
 from engine.recipe import keys, paths
 from engine.recipe.conflicts import contradictions
-from engine.recipe.defaults import DERIVED, fill
+from engine.recipe.defaults import CONSTANT, DERIVED, fill
 from engine.recipe.limits import limits
 from engine.recipe.model import Loaded, Origin, Recipe
 from engine.recipe.values import Unusable, convert, shown
@@ -153,7 +153,7 @@ class _Work:
 
     def value(self, name: str, known: dict[str, keys.Key]) -> None:
         node = self.nodes.get(name)
-        if node is None:
+        if node is None or node.tagged:
             return
         try:
             value = convert(known[name], node)
@@ -182,9 +182,13 @@ class _Work:
         return finding
 
     def unknown(self, name: str) -> None:
-        suggestion = keys.suggest(name)
+        reason = _gone().get(name)
+        shown_at_all = len(self.findings) < MAX_FINDINGS  # looking for the nearest key is the slow part
+        suggestion = keys.suggest(name) if not reason and shown_at_all else None
         detail = _("'{key}' is not a recipe key").format(key=shown(name))
-        if suggestion:
+        if reason:
+            fix = _("delete it: {reason}").format(reason=reason)
+        elif suggestion:
             fix = _("did you mean '{key}'?").format(key=suggestion)
         else:
             fix = _("check the spelling; keys of your own begin with x-")
@@ -217,6 +221,20 @@ class _Work:
         return Loaded(recipe, findings, _origins(recipe), text, self.file)
 
 
+def _gone() -> dict[str, str]:
+    """Keys that other versions and tools have and nothing here answers to, with the reason."""
+    stopping = _("`ftui stop` stops with everything saved; load_best_model_at_end takes the best checkpoint")
+    return {
+        "overwrite_output_dir": _("every run has a folder of its own, and nothing is overwritten"),
+        "logging_dir": _("logs and metrics are in the run folder"),
+        "save_safetensors": _("weights are always saved as safetensors"),
+        "half_precision_backend": _("bf16 and fp16 use PyTorch's own"),
+        "early_stopping": stopping,
+        "early_stopping_patience": stopping,
+        "early_stopping_threshold": stopping,
+    }
+
+
 def _override_node(value: str) -> tuple[Node | None, list[Finding]]:
     """The value of an override: YAML where it is written as such, else one plain word (`*.jsonl` is not an alias)."""
     text = value.strip()
@@ -229,12 +247,13 @@ def _override_node(value: str) -> tuple[Node | None, list[Finding]]:
 def _origins(recipe: Recipe) -> dict[str, Origin]:
     """Where each key's value comes from."""
     origins: dict[str, Origin] = {}
+    known = keys.table(recipe.task)
     for name, value in recipe.values.items():
         if name in recipe.overrides and name in recipe.given:
             origins[name] = "override"
         elif name in recipe.given and recipe.given[name] == value:
             origins[name] = "recipe"
-        elif name in DERIVED and value != (keys.table(recipe.task)[name].default):
+        elif name in DERIVED and value != CONSTANT.get(name, known[name].default):
             origins[name] = "derived"
         else:
             origins[name] = "default"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from engine.findings import Finding, Level
 
+MAX_DETAIL = 600
 Origin = Literal["recipe", "override", "default", "derived"]
 
 
@@ -61,6 +62,8 @@ class Recipe:
     ) -> Finding:
         """A finding about keys, with the lines and overrides that set them."""
         lines = sorted({self.lines[key] for key in keys if key in self.lines})
+        if len(detail) > MAX_DETAIL:  # a path can be as long as its author likes
+            detail = detail[: MAX_DETAIL - 1] + "…"
         found = Finding(kind, level, detail, fix, lines, key=keys[0] if keys else None, subtype=subtype)
         if len(keys) > 1 or kind == "conflict":
             found.extra["keys"] = list(keys)

@@ -44,7 +44,8 @@ def source(key: str, value: str) -> Source:
         return "hub"
     if REMOTE.match(value):
         return "remote"
-    if key in MODEL_KEYS and HUB_ID.match(value):
+    names_model = key in MODEL_KEYS or (key == "chat_template_path" and not value.endswith((".jinja", ".j2")))
+    if names_model and HUB_ID.match(value):
         return "hub"
     return "path"
 

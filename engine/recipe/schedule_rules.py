@@ -45,9 +45,8 @@ def _best(recipe: Recipe) -> Iterator[Finding]:
         detail = _(
             "a loss is better when it is smaller; greater_is_better is true: the worst checkpoint would be taken"
         )
-        yield from recipe.conflict(
-            ("metric_for_best_model", "greater_is_better"), detail, _("delete greater_is_better")
-        )
+        keys = ("metric_for_best_model" if metric else "load_best_model_at_end", "greater_is_better")
+        yield from recipe.conflict(keys, detail, _("delete greater_is_better"))
     if metric and not best and saves != "best" and get("lr_scheduler_type") not in ("reduce_lr_on_plateau", "greedy"):
         detail = _("metric_for_best_model means nothing without load_best_model_at_end or save_strategy best")
         yield recipe.finding("unused_key", "note", detail, _("delete it"), ("metric_for_best_model",))

@@ -132,7 +132,7 @@ def _str(key: Key, node: Scalar) -> tuple[bool, Any]:
     text = node.text
     if node.plain and text in NULLS:
         return False, None
-    if any(kind.startswith("list[") for kind in key.types) and node.plain and NAMES.match(text):
+    if any(kind.startswith("list[") for kind in key.types) and NAMES.match(text):
         names = [part.strip() for part in text.split(",")]
         if len(names) > 1:
             return True, names
@@ -155,7 +155,7 @@ _READERS: dict[str, Callable[[Key, Scalar], tuple[bool, Any]]] = {
 
 def _listed(key: Key, node: Scalar, kind: str) -> list[Any]:
     """A list given as one value or as `a, b`."""
-    if not node.plain or not NAMES.match(node.text):
+    if not NAMES.match(node.text):
         return [_scalar(Key(key.name, (kind,), None, "", key.choices), node)]
     parts = [part.strip() for part in node.text.split(",")]
     return [_scalar(Key(key.name, (kind,), None, "", key.choices), Scalar(node.line, text=part)) for part in parts]
@@ -165,6 +165,9 @@ def _check(key: Key, value: Any) -> None:
     """Range and choices."""
     if isinstance(value, bool) or value is None:
         return
+    if not _storable(value):
+        detail = _("{key} holds a number that no file format keeps").format(key=key.name)
+        raise Unusable("out_of_range", detail, _("give a finite number of at most 18 digits"))
     if isinstance(value, list):
         for item in value:
             if not isinstance(item, list):
@@ -191,6 +194,19 @@ def _check(key: Key, value: Any) -> None:
         raise Unusable("out_of_range", detail, _("give a whole number of steps, or a share of the run below 1"))
     if key.name == "max_steps" and value == 0:
         raise Unusable("out_of_range", _("max_steps is 0: nothing would be trained"), _("leave it out to train epochs"))
+
+
+def _storable(value: Any) -> bool:
+    """Whether resolved.json can hold a value inside a list or mapping (of plain values, a range says more)."""
+    if isinstance(value, dict):
+        return all(_storable(inner) and _finite(inner) for inner in value.values())
+    if isinstance(value, list):
+        return all(_storable(inner) for inner in value)
+    return not isinstance(value, int) or abs(value) < 2**63
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _check_values(key: Key, value: dict[str, Any]) -> None:

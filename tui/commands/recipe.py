@@ -36,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run one verb."""
-    out.as_json = out.as_json or args.json
     verb = {"new": _new, "check": _check, "list": _list}[args.verb]
     return verb(args, out)
 
@@ -68,7 +67,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     if out.as_json:
         out.json({"recipe": resolved, "findings": [finding.to_json() for finding in findings]})
         return 2 if failed else 0
-    show_findings(findings, out, args.file)
+    show_findings(findings, out, args.file if Path(args.file).exists() else path)
     errors = sum(finding.level == "error" for finding in findings)
     if failed:
         out.line(ngettext("{n} error", "{n} errors", errors).format(n=errors), "error")
