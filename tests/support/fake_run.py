@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from engine.checkpoint.manifest import seal
 from engine.files import write_json
 from engine.journal import JournalWriter
 from engine.workspace import RunFolder, Workspace
@@ -179,6 +180,13 @@ class FakeRun:
     def checkpoint(self) -> None:
         """A sealed checkpoint at the present step, as the journal, the events and state.json tell of it."""
         path = f"checkpoints/checkpoint-{self.step}"
+        staging = self.run.checkpoints / f".staging-{self.step}"
+        staging.mkdir()
+        ranks = max(self.gpus, 1)
+        random = ["rng_state.pth"] if ranks == 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
+        for name in ("optimizer.pt", "scheduler.pt", "trainer_state.json", *random):
+            (staging / name).write_text(name)
+        seal(staging, self.run.path / path, {"step": self.step, "world_size": ranks, "attempt": self.attempt})
         self.journal("save_begin", step=self.step)
         self.journal("save", step=self.step, path=path, seconds=2.1, bytes=int(2.9 * GB))
         self.event("checkpoint", step=self.step, seconds=2.1)

@@ -100,10 +100,11 @@ async def test_a_failed_run_says_what_and_how_to_go_on(house: Path) -> None:
         assert "no checkpoint was saved" in notice
         assert "GPU, last seen" in text(app, GpuBars)
         bar = str(app.run_screen.query_one(KeyBar).render())
-        assert "resume" in bar
         assert "save" not in bar
-        fake.write_state(last_checkpoint={"step": 300, "path": "checkpoints/checkpoint-300", "time": 1.0})
-        await until(lambda: "resume from step 300" in text(app, RunNotice), pilot)
+        assert "resume" not in bar
+        fake.checkpoint()
+        await until(lambda: "resume from step 311" in text(app, RunNotice), pilot)
+        assert "resume" in str(app.run_screen.query_one(KeyBar).render())
 
 
 async def test_a_lost_run(house: Path) -> None:

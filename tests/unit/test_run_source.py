@@ -92,11 +92,21 @@ def test_a_replaced_journal_is_read_again(fake: fake_run.FakeRun) -> None:
 
 def test_a_run_without_its_supervisor_is_lost(house: Path) -> None:
     fake = fake_run.lost(house / "ft")
-    assert RunSource(fake.run).poll().state == "lost"
     source = RunSource(fake.run)
-    source.poll()
+    snapshot = source.poll()
+    assert snapshot.state == "lost"
+    assert snapshot.safe_step == 400
+    assert source.poll() is snapshot
     fake.write_state(supervisor=fake_run.own_identity())
     assert source.poll().state == "running"
+
+
+def test_a_damaged_checkpoint_is_not_promised(house: Path) -> None:
+    fake = fake_run.lost(house / "ft")
+    (fake.run.checkpoints / "checkpoint-400" / "optimizer.pt").write_text("cut")
+    snapshot = RunSource(fake.run).poll()
+    assert snapshot.safe_step is None
+    assert not snapshot.resumable
 
 
 def test_a_failed_run_says_why(house: Path) -> None:

@@ -160,12 +160,15 @@ def test_what_is_at_risk() -> None:
 
 def test_a_lost_run_is_shown_as_lost_and_has_no_eta() -> None:
     store = RunStore()
-    store.feed_state(STATE, "lost")
+    store.feed_state(STATE, "lost", 4)
     snapshot = store.snapshot()
     assert snapshot.state == "lost"
     assert not snapshot.live
     assert snapshot.resumable
+    assert snapshot.safe_step == 4
     assert snapshot.eta_s is None
+    store.feed_state(STATE, "lost", None)
+    assert not store.snapshot().resumable
 
 
 def test_events_of_both_files_newest_first() -> None:

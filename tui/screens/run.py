@@ -165,7 +165,7 @@ class RunScreen(Screen[None]):
             self.query_one(GpuBars).show(snapshot.gpus, snapshot.host, stale=not snapshot.live)
             self.query_one(RunNumbers).show(snapshot)
             self.query_one(RunEvents).show(snapshot.events)
-        if before.state != snapshot.state:
+        if (before.live, before.resumable) != (snapshot.live, snapshot.resumable):
             self.refresh_bindings()
 
     @on(LogRead)

@@ -11,7 +11,7 @@ from typing import Any
 from engine.journal import CHUNK, JournalReader
 from engine.run.status import state_of
 from engine.workspace import RunFolder
-from tui.state.snapshot import RunSnapshot
+from tui.state.snapshot import RESUMABLE, RunSnapshot
 from tui.state.store import RunStore
 
 PREVIEW_FROM = 4 * 1024 * 1024  # a larger journal is shown coarsely until all of it has been read
@@ -59,6 +59,7 @@ class RunSource:
         self._events = JournalReader(run.events)
         self._hardware = TailReader(run.hardware, HARDWARE_TAIL)
         self._opened = False
+        self._looked_up: tuple[dict[str, Any], int | None] | None = None
         self._more = False
 
     @property
@@ -90,6 +91,8 @@ class RunSource:
 
     def _poll_small_files(self) -> None:
         state = self.run.read_state()
+        shown = state_of(state)
+        sealed = self._resume_step(state) if shown in RESUMABLE else None
         restarts = self._events.restarts
         events = self._events.poll()
         samples = self._hardware.poll()
@@ -98,7 +101,16 @@ class RunSource:
                 store.reset_events()
             store.feed_events(events)
             store.feed_hardware(samples)
-            store.feed_state(state, state_of(state))
+            store.feed_state(state, shown, sealed)
+
+    def _resume_step(self, state: dict[str, Any]) -> int | None:
+        """The checkpoint that a resume would take; looked up once for each state.json of an ended run."""
+        if self._looked_up is None or self._looked_up[0] != state:
+            from engine.checkpoint import ledger
+
+            entry = ledger.newest(self.run.checkpoints)
+            self._looked_up = (state, None if entry is None else entry.step)
+        return self._looked_up[1]
 
     def _poll_journal(self, budget_s: float) -> None:
         deadline = time.monotonic() + budget_s

@@ -139,4 +139,5 @@ class RunSnapshot:
 
     @property
     def resumable(self) -> bool:
-        return self.state in RESUMABLE
+        """Whether it has ended before its end, with something to go on from."""
+        return self.state in RESUMABLE and self.safe_step is not None

@@ -27,6 +27,7 @@ class RunStore:
         self.loading: float | None = None
         self._state: Mapping[str, Any] = {}
         self._shown_state = ""
+        self._sealed: int | None = None
         self._sample: Mapping[str, Any] = {}
         self._snapshot: RunSnapshot | None = None
         self._supervisor_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
@@ -140,11 +141,17 @@ class RunStore:
             self._sample = sample
             self.revision += 1
 
-    def feed_state(self, state: Mapping[str, Any], shown: str | None = None) -> None:
-        """Take state.json as it is now; `shown` is the state to show in place of its own (a lost run)."""
+    def feed_state(self, state: Mapping[str, Any], shown: str | None = None, sealed: int | None = None) -> None:
+        """Take state.json as it is now.
+
+        Args:
+            state: its content.
+            shown: the state to show in place of its own (a lost run).
+            sealed: of a run that has ended, the step of the checkpoint that a resume would take.
+        """
         shown = shown or str(state.get("state") or "queued")
-        if state != self._state or shown != self._shown_state:
-            self._state, self._shown_state = state, shown
+        if (state, shown, sealed) != (self._state, self._shown_state, self._sealed):
+            self._state, self._shown_state, self._sealed = state, shown, sealed
             self.revision += 1
 
     def set_loading(self, share: float | None) -> None:
@@ -164,8 +171,7 @@ class RunStore:
         step = self._step if self._step is not None else int(figure(state.get("step")) or 0)
         maximum = self._max_steps or int(figure(state.get("max_steps")) or 0) or None
         live = self._shown_state in LIVE
-        sealed = [saved for saved in (_safe_step(state), self._saved_step) if saved is not None]
-        safe = max((saved for saved in sealed if saved <= step), default=None)
+        safe = self._safe_step(step) if live else self._sealed
         at_risk = max(0, step - (safe or 0)) if self._shown_state != "done" else 0
         numbers = self._numbers()
         return RunSnapshot(
@@ -207,6 +213,13 @@ class RunStore:
             **{name: figure(log.get(name, state.get(name))) for name in _NUMBERS},
         )
 
+    def _safe_step(self, step: int) -> int | None:
+        """The newest checkpoint of a live run: the journal knows it a moment before state.json does."""
+        checkpoint = self._state.get("last_checkpoint")
+        told = figure(checkpoint.get("step")) if isinstance(checkpoint, Mapping) else None
+        known = (saved for saved in (told, self._saved_step) if saved is not None and saved <= step)
+        return max((int(saved) for saved in known), default=None)
+
     def _gpus(self) -> tuple[Gpu, ...]:
         """The run's own GPUs; all of the sample's where state.json does not name them."""
         sampled, own = self._sample.get("gpus"), self._state.get("gpus")
@@ -245,12 +258,6 @@ def _loss(value: Any) -> float:
     """A loss as float; the journal writes NaN and infinities as null."""
     number = figure(value)
     return math.nan if number is None else number
-
-
-def _safe_step(state: Mapping[str, Any]) -> int | None:
-    checkpoint = state.get("last_checkpoint")
-    step = figure(checkpoint.get("step")) if isinstance(checkpoint, Mapping) else None
-    return None if step is None else int(step)
 
 
 def _problem(error: Any) -> Problem | None:
