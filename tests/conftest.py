@@ -109,6 +109,16 @@ def house(session_house: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(runtime, ignore_errors=True)
 
 
+@pytest.fixture
+def builtin_cache(session_house: Path, house: Path) -> Path:
+    """The test's workspace with the session's cache: the built-in model is made once, not once a test."""
+    shared = session_house / "ft" / "cache"
+    shared.mkdir(parents=True, exist_ok=True)
+    (house / "ft").mkdir(exist_ok=True)
+    (house / "ft" / "cache").symlink_to(shared)
+    return shared
+
+
 def _stop_keepers(root: Path) -> None:
     """End the keepers that commands of the test started: they would idle for minutes."""
     for depth in ("", "*/", "*/*/", "*/*/*/"):

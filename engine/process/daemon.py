@@ -33,6 +33,21 @@ except OSError as error:
 """
 
 
+def own_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for programs of ours: no folder of the user's that is called like one of ours shadows it.
+
+    PYTHONSAFEPATH keeps the current folder out of the import path; entries of PYTHONPATH that hold a foreign `engine`
+    are left out (relative ones, too: they mean another folder for a program with another current folder).
+    """
+    env = {**(os.environ if base is None else base), "PYTHONSAFEPATH": "1"}
+    ours = Path(__file__).parents[2]
+    entries = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry]
+    kept = [e for e in entries if Path(e).is_absolute() and (Path(e) == ours or not (Path(e) / "engine").exists())]
+    if kept:
+        env["PYTHONPATH"] = os.pathsep.join(kept)
+    return env
+
+
 def daemonize(
     argv: Sequence[str],
     *,

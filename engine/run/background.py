@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 
@@ -29,7 +28,7 @@ def ensure_keeper(workspace: Workspace, *, idle: float = IDLE_S) -> ProcessId:
     Raises:
         FtuiError: it does not come up.
     """
-    from engine.process.daemon import daemonize
+    from engine.process.daemon import daemonize, own_environment
 
     deadline = time.monotonic() + START_S
     workspace.prepare()
@@ -40,7 +39,7 @@ def ensure_keeper(workspace: Workspace, *, idle: float = IDLE_S) -> ProcessId:
             return daemonize(
                 [sys.executable, "-m", "engine.keeper", str(workspace.root), "--idle", str(idle)],
                 name=_("the keeper"),
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                env=own_environment(),
                 log=workspace.keeper_dir / "keeper.log",
                 timeout=START_S,
             )

@@ -15,7 +15,7 @@ from engine.errors import DoesNotFit, FtuiError, GateError, UsageError
 from engine.files import Lock, fsync_dir, write_atomic, write_json
 from engine.findings import Finding
 from engine.process import ProcessId, end_all, marked
-from engine.process.daemon import daemonize
+from engine.process.daemon import daemonize, own_environment
 from engine.run.background import ensure_keeper
 from engine.run.gpus import Placement, place
 from engine.run.status import LIVE, state_of
@@ -157,7 +157,7 @@ def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str,
     gpu_locks = [held.fileno() for held in placement.locks]
     argv = [sys.executable, "-m", "engine.run.supervisor", str(run.path), "--python", python]
     argv += ["--max-restarts", str(max_restarts), "--lock-fd", str(lock.fileno())]
-    env = {**os.environ, "PYTHONSAFEPATH": "1", "FTUI_LOCK_FDS": ",".join(map(str, gpu_locks))}
+    env = {**own_environment(), "FTUI_LOCK_FDS": ",".join(map(str, gpu_locks))}
     try:
         return daemonize(
             argv,

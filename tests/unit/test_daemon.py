@@ -13,7 +13,7 @@ import pytest
 from engine.errors import FtuiError
 from engine.files import Lock
 from engine.process import ProcessId, read_stat
-from engine.process.daemon import READY_FD, daemonize
+from engine.process.daemon import READY_FD, daemonize, own_environment
 
 READY = "from engine.process.daemon import report_ready, report_failure\n"
 
@@ -49,6 +49,17 @@ def test_it_is_nobodys_child_and_has_no_terminal(tmp_path: Path) -> None:
         assert lines[2].startswith("False"), "the report closes the pipe and forgets its number"
     finally:
         end(process)
+
+
+def test_a_folder_of_the_users_does_not_shadow_ours(tmp_path: Path) -> None:
+    trap, harmless = tmp_path / "project", tmp_path / "plugins"
+    (trap / "engine").mkdir(parents=True)
+    (trap / "engine" / "__init__.py").write_text("raise SystemExit('shadowed')")
+    harmless.mkdir()
+    given = {**os.environ, "PYTHONPATH": os.pathsep.join([".", str(trap), str(harmless)])}
+    env = own_environment(given)
+    assert env["PYTHONPATH"] == str(harmless)
+    end(daemon("report_ready()\nimport time; time.sleep(60)", tmp_path / "log", env=env, cwd=trap))
 
 
 def test_an_error_it_reports_is_the_starters_error(tmp_path: Path) -> None:
