@@ -9,7 +9,7 @@ VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
 LOG=$VENV/install.log
 STAMP=$VENV/ftui-installed        # written last: what the environment was made from
-UNFINISHED=$VENV/ftui-unfinished  # there while the environment is being changed
+UNFINISHED=$VENV/ftui-unfinished  # there while the environment is being changed: what the stamp said before
 CHILD=
 LOGGED=
 UV=
@@ -45,12 +45,10 @@ die() { # die WHAT FIX [EXIT CODE]
 }
 
 interrupted() {
-  [[ -z $CHILD ]] || kill -TERM "$CHILD" 2>/dev/null || true
+  [[ -z $CHILD ]] || kill "$CHILD" 2>/dev/null || true
   printf '\ninstall.sh: interrupted; the next call goes on from here\n' >&2
   exit "$1"
 }
-
-# ---- running other programs quietly ----------------------------------------------------------------
 
 # attempt WHAT COMMAND...: one line on the screen, the rest in the log; returns the command's code.
 # In the background, because bash would answer a signal only after a download of gigabytes.
@@ -60,7 +58,7 @@ attempt() {
   [[ -t 1 ]] || say "  $what"
   LOGGED=yes
   printf '\n== %s\n' "$*" >>"$LOG"
-  "$@" >>"$LOG" 2>&1 </dev/null 9<&- &
+  "$@" >>"$LOG" 2>&1 </dev/null 8>&- 9<&- &
   CHILD=$!
   if [[ -t 1 ]]; then
     while kill -0 "$CHILD" 2>/dev/null; do
@@ -124,12 +122,12 @@ system_packages() {
   fi
 }
 
-# ---- what is on this machine -----------------------------------------------------------------------
-
 # gpu_kind: nvidia, rocm or cpu. A driver whose nvidia-smi fails still counts: its user wants the GPU.
 gpu_kind() {
-  if nvidia-smi -L 2>/dev/null | grep -q GPU || [[ -e /proc/driver/nvidia/version || -e /dev/nvidiactl ]] ||
-    PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml\.so\.1 '; then
+  local libraries
+  libraries=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null || true)
+  if [[ $(nvidia-smi -L 2>/dev/null || true) == *GPU* || -e /proc/driver/nvidia/version || -e /dev/nvidiactl ||
+    $libraries == *libnvidia-ml.so.1\ * ]]; then
     echo nvidia
   elif [[ -d /opt/rocm ]] || command -v amd-smi >/dev/null || command -v rocminfo >/dev/null; then
     echo rocm
@@ -166,11 +164,10 @@ fetch_uv() {
   "$into/bin/uv" --version >/dev/null 2>&1 && UV=$into/bin/uv FETCHED=yes
 }
 
-# ---- the environment -------------------------------------------------------------------------------
-
 # Runs and lies where it was made: a copied or moved environment starts the old place's programs.
 venv_runs() {
-  "$PYTHON" -I -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' >/dev/null 2>&1 && grep -qF "$VENV" "$VENV/bin/activate"
+  "$PYTHON" -I -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)' >/dev/null 2>&1 &&
+    grep -qF -e "$VENV" -e "$(readlink -f "$VENV")" "$VENV/bin/activate"
 }
 
 # packages QUESTION...: engine/packages.py answers, with .venv's Python.
@@ -204,7 +201,7 @@ make_venv() {
 }
 
 begin_change() {
-  if ! { mkdir -p "$VENV/" && : >"$UNFINISHED"; } 2>/dev/null; then
+  if ! { mkdir -p "$VENV/" && printf '%s %s %s\n' "$old_inputs" "$old_extras" "$old_python" >"$UNFINISHED"; } 2>/dev/null; then
     die "cannot write to $VENV" "call as the owner of $ROOT, on a disk that is not full and can be written"
   fi
   rm -f "$STAMP"
@@ -225,24 +222,23 @@ torch_flags() {
 choose_installer() {
   local build
   [[ -z $UV && $EXTRAS == train* ]] || return 0
-  "$PYTHON" -I -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null && return
-  run "looking for torch" "$PYTHON" -I -m pip install --dry-run --no-deps -c "$CONSTRAINTS" torch
-  build=$(sed -n 's/^Would install torch-//p' "$LOG" | tail -1)
-  case $GPU:$build in cpu:*+* | nvidia:*+cu* | rocm:*+rocm*) return 0 ;; esac
+  run "looking for torch" "$PYTHON" -I -m pip install --dry-run --no-deps -c "$CONSTRAINTS" "${REQUIREMENTS[@]}" torch
+  build=$(sed -n 's/^Would install\(.*\) torch-\([0-9][^ ]*\).*/\2/p' "$LOG" | tail -1)
+  # Nothing to install: the one that is there will do.
+  case $GPU:$build in *: | cpu:*+* | nvidia:*+cu* | rocm:*+rocm*) return 0 ;; esac
   fetch_uv "$PYTHON" || true
 }
 
 # install_packages: this package and all it needs, in one resolver call.
 install_packages() {
-  local what="installing the packages" code=0 target=.
-  [[ $EXTRAS == light ]] || target=".[$EXTRAS]"
-  [[ $EXTRAS == light ]] || what="installing torch and the other packages (minutes)"
+  local what="installing torch and the other packages" code=0 target=".[$EXTRAS]"
+  [[ $EXTRAS != light ]] || what="installing the packages" target=.
   cd "$ROOT"
   # editable_mode=compat: a path file; setuptools' import hook would cost each start 10 ms.
   if [[ -n $UV ]]; then
     torch_flags
     attempt "$what" "$UV" pip install --python "$PYTHON" --compile-bytecode "${TORCH_FLAGS[@]}" -c "$CONSTRAINTS" \
-      --config-setting editable_mode=compat "${REQUIREMENTS[@]}" -e "$target" || code=$?
+      --config-settings editable_mode=compat "${REQUIREMENTS[@]}" -e "$target" || code=$?
     ((code)) || return 0
     if [[ -z $FETCHED ]] || ! "$PYTHON" -I -m pip --version >/dev/null 2>&1; then explain "$what" "$code"; fi
     [[ $GPU != rocm ]] || die "torch's ROCm build could not be fetched" \
@@ -269,14 +265,16 @@ from_run() {
   say "  $count packages as in $file"
 }
 
-# ---- an environment that was there before ----------------------------------------------------------
+# must_suit PYTHON [FOLDER]: it can be used for training; what it lacks for that is written to FOLDER.
+must_suit() {
+  local reason
+  reason=$(packages lacks "$@" 2>>"$LOG") || die "$1 ${reason%%$'\n'*}" "${reason#*$'\n'}" 2
+}
 
 # use_provided PYTHON: our package and what it lacks go into an environment with torch, whose torch stays as it is.
 use_provided() {
-  local python=$1 reason before pip
-  if ! reason=$(packages lacks "$python" "$VENV" 2>>"$LOG"); then
-    die "$python ${reason%%$'\n'*}" "${reason#*$'\n'}" 2
-  fi
+  local python=$1 before pip
+  must_suit "$python" "$VENV"
   before=$(cd / && "$python" -P "$ROOT/engine/packages.py" torch)
   if "$python" -m pip --version >/dev/null 2>&1; then
     pip=("$python" -m pip install)
@@ -288,7 +286,7 @@ use_provided() {
   if [[ -s $VENV/wants.txt ]]; then
     run "adding what $python lacks" "${pip[@]}" -c "$VENV/pins.txt" -r "$VENV/wants.txt"
   fi
-  run "adding ftui to $python" "${pip[@]}" --no-deps -e "$ROOT"
+  run "adding ftui to $python" "${pip[@]}" --no-deps --config-settings editable_mode=compat -e "$ROOT"
   [[ $(cd / && "$python" -P "$ROOT/engine/packages.py" torch) == "$before" ]] ||
     die "the torch of $python has changed" "reinstall torch ${before%% *} there; please report this"
   set_training_python "$python"
@@ -301,14 +299,11 @@ set_training_python() {
     die "the setting python could not be saved" "see the log; until then set FTUI_PYTHON=$1"
 }
 
-# ---- the end ---------------------------------------------------------------------------------------
-
 # link_ftui: sets COMMAND to what the user types.
 link_ftui() {
-  local folder=${FTUI_BIN_DIR:-} link target=$VENV/bin/ftui old
-  if [[ -z $folder ]]; then
-    if ((EUID == 0)); then folder=/usr/local/bin; else folder=${HOME:-}/.local/bin; fi
-  fi
+  local folder=${HOME:-}/.local/bin link target=$VENV/bin/ftui old
+  ((EUID != 0)) || folder=/usr/local/bin
+  folder=${FTUI_BIN_DIR:-$folder}
   link=$folder/ftui COMMAND=$(printf '%q' "$target")
   if [[ -e $link && ! -L $link ]] || [[ -L $link && $(readlink "$link") != */.venv/bin/ftui ]]; then
     note "$link is another program and was left alone"
@@ -324,7 +319,7 @@ link_ftui() {
   fi
   if [[ $(type -P ftui || true) == "$link" ]]; then
     COMMAND=ftui
-  elif [[ :$PATH: != *:"$folder":* ]]; then
+  elif [[ :$PATH: != *:"$folder":* && $verb == install ]]; then
     note "$folder is not on your PATH: log in again if your shell adds it, else: export PATH=\"$folder:\$PATH\""
   fi
 }
@@ -345,16 +340,16 @@ run_tests() {
   export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
   for check in "ruff check ." "ruff format --check ." mypy lint-imports; do
     # shellcheck disable=SC2086 # its words are its arguments
-    "$VENV"/bin/$check 9<&- || failed+=" ${check%% *}"
+    "$VENV"/bin/$check || failed+=" ${check%% *}"
   done
   [[ -z $failed ]] || say "failed:$failed; the tests are run all the same, and this call fails"
-  "$PYTHON" -m pytest -m "not soak" "$@" 9<&- || code=$?
+  "$PYTHON" -m pytest -m "not soak" "$@" || code=$?
   [[ -z $failed ]] || ((code)) || code=1
   return "$code"
 }
 
 main() {
-  local verb='' run='' asked=${FTUI_PYTHON:-} inputs old_inputs='' old_extras='' old_python=''
+  local verb='' run='' asked=${FTUI_PYTHON:-} file inputs old_inputs='' old_extras='' old_python=''
   while (($#)); do
     case $1 in
       install | demo | doctor | test) verb=$1 && shift && break ;;
@@ -369,7 +364,9 @@ main() {
   done
   verb=${verb:-install}
   [[ $verb != install || $# == 0 ]] || die "install takes no further words: $*" "options go before it; see ./install.sh --help" 2
-  [[ -z $run || $run != */* && ! -e $run ]] || run=$(readlink -f "$run" || echo "$run")
+  # What a command prints is its own: ours goes to stderr then.
+  exec 8>&1
+  [[ $verb == install ]] || exec 1>&2
   trap 'interrupted 130' INT
   trap 'interrupted 143' TERM HUP
   export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -383,10 +380,13 @@ main() {
     say "another install is at work in $ROOT; waiting for it"
     flock 9 || true
   fi
-  uv --version >/dev/null 2>&1 && UV=$(type -P uv)
+  # An old uv knows no builds of torch.
+  if [[ $(uv pip install --help 2>/dev/null || true) == *--torch-backend* ]]; then UV=$(type -P uv); fi
   GPU=$(gpu_kind)
   CONSTRAINTS=$ROOT/constraints.txt REQUIREMENTS=()
-  [[ ! -r $STAMP ]] || read -r old_inputs old_extras old_python <"$STAMP" || true
+  for file in "$UNFINISHED" "$STAMP"; do
+    [[ ! -r $file ]] || read -r old_inputs old_extras old_python <"$file" || true
+  done
   [[ ! -d $asked ]] || asked=$asked/bin/python
   # Not resolved: the python of an environment is a link to the one it was made from.
   [[ -z $asked || $asked == own ]] || asked=$(realpath -sm -- "$(type -P "$asked" || echo "$asked")")
@@ -406,12 +406,11 @@ main() {
     note "tmux is missing, so a lost connection closes the terminal app (runs go on); to have it: apt-get install tmux"
   if [[ $verb == test ]]; then
     command -v gcc >/dev/null || system_packages gcc libc6-dev || note "gcc is missing: tests that need it will say so"
-    run_tests "$@"
+    run_tests "$@" 1>&8 8>&- 9<&-
     exit
   fi
   link_ftui
-  exec 9<&-
-  [[ $verb == install ]] || exec "$VENV/bin/ftui" "$verb" "$@"
+  [[ $verb == install ]] || exec "$VENV/bin/ftui" "$verb" "$@" 1>&8 8>&- 9<&-
   say_ready
 }
 
@@ -424,11 +423,12 @@ environment_works() {
 
 set_up() {
   local needs=3000
-  say "setting up ftui in $ROOT"
+  say "setting up ftui in $ROOT (minutes, the first time)"
   rm -f "$LOG" 2>/dev/null || true
   if ! venv_runs || ! packages whole; then make_venv; fi
-  begin_change
   [[ -z $run ]] || from_run "$run"
+  [[ -z $TRAINING ]] || must_suit "$TRAINING"
+  begin_change
   [[ $GPU == cpu ]] || needs=9000
   [[ $EXTRAS != light ]] || needs=500
   if [[ ! -x $VENV/bin/ftui ]] && (($(free_mb "$VENV/") < needs)); then

@@ -3,10 +3,10 @@
 Run as a script by path, because it also looks into environments where this package is not installed yet, and
 with the standard library alone where the environment itself has to answer:
 
-    python -P engine/packages.py whole                       exit 0 when every file of every package is there
-    python -P engine/packages.py torch                       version and fingerprint of this environment's torch
-    python -P engine/packages.py lacks PYTHON FOLDER         what PYTHON lacks for training (wants.txt, pins.txt)
-    python -P engine/packages.py recorded FILE FOLDER        what a run recorded (requirements.txt, constraints.txt)
+    python -P engine/packages.py whole                  exit 0 when every file of every package is there
+    python -P engine/packages.py torch                  version and fingerprint of this environment's torch
+    python -P engine/packages.py lacks PYTHON [FOLDER]  whether PYTHON suits; what it lacks (wants.txt, pins.txt)
+    python -P engine/packages.py recorded FILE FOLDER   what a run recorded (requirements.txt, constraints.txt)
 """
 
 from __future__ import annotations
@@ -173,13 +173,15 @@ def main(words: list[str]) -> int:
             answer = torch_fingerprint()
             sys.stdout.write(f"{answer}\n" if answer else "")
             return 0 if answer else 1
-        case ["lacks", python, folder]:
+        case ["lacks", python, *folders]:
             try:
-                wants, pins = lacks(packages_of(python))
+                there = packages_of(python)
+                for folder in folders:
+                    wants, pins = lacks(there)
+                    _write(folder, wants=wants, pins=pins)
             except Unsuitable as error:
                 sys.stdout.write("\n".join(error.args))
                 return 1
-            _write(folder, wants=wants, pins=pins)
             return 0
         case ["recorded", file, folder]:
             requirements, constraints = recorded(Path(file).read_text(encoding="utf-8", errors="replace"))
