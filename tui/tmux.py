@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from engine.text import _
 from engine.workspace import Workspace
 
 SESSION = "ftui"
@@ -28,8 +29,15 @@ NOT_PASSED = {"TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE
 # tmux takes 24-bit color from the program and rounds it for each client, so inside it is always right to send it.
 INSIDE = {"COLORTERM": "truecolor"}
 TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo", "/usr/local/share/terminfo", "/usr/lib/terminfo")
-# Reads the environment from a file (a command line can be read by every user of the machine), then starts the app.
-BOOT = '[ -r "$1" ] && . "$1"; rm -f "$1"; shift; exec "$@"'
+# Reads the environment from a file (a command line can be read by every user of the machine), then runs the app. The
+# session ends with it, so what the app says when it fails must be read first.
+BOOT = """
+[ -r "$1" ] && . "$1"
+rm -f "$1"; hint=$2; shift 2
+"$@"; code=$?
+case $code in 0|129|130|143) ;; *) printf "\\n%s " "$hint"; read -r _ ;; esac
+exit $code
+"""
 
 
 def usable() -> bool:
@@ -82,7 +90,7 @@ def plan(argv: Sequence[str], workspace: Workspace, sessions: dict[str, str] | N
     if exists and not argv:
         return [*CLIENT, "attach-session", "-t", f"={name}"]
     inner = [sys.executable, "-P", "-m", "tui", "--home", home, "--no-tmux", *argv]
-    boot = ["sh", "-c", BOOT, "ftui", str(_environment_file()), *inner]
+    boot = ["sh", "-c", BOOT, "ftui", str(_environment_file()), _("enter closes this"), *inner]
     if exists:
         # The session shows something else already: this one gets a window beside it.
         window = ["new-window", "-t", f"={name}:", "-n", argv[-1], "-c", _folder(), *boot]

@@ -116,8 +116,10 @@ def workspace(house: Path) -> Workspace:
     return workspace
 
 
-def pane_pid(server: Server, session: str = "ftui") -> int:
-    return int(server("list-panes", "-t", f"={session}:", "-F", "#{pane_pid}").splitlines()[0])
+def app_pid(server: Server, session: str = "ftui") -> int:
+    """The app in the session's first pane: the child of the shell that started it."""
+    shell = server("list-panes", "-t", f"={session}:", "-F", "#{pane_pid}").splitlines()[0]
+    return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
 
 
 def alive(pid: int) -> bool:
@@ -137,7 +139,7 @@ def test_start_detach_attach_resize_quit(terminal: Terminal, inner: Server, work
     assert inner("show-options", "-v", "-t", "ftui", "status") == "off"
     assert inner("show-options", "-sv", "escape-time") == "10"  # the server is ours
     assert "38;2;" in inner("capture-pane", "-p", "-e", "-t", "ftui")  # 24-bit color
-    app = pane_pid(inner)
+    app = app_pid(inner)
     environment = Path(f"/proc/{app}/environ").read_bytes().split(b"\0")
     assert b"FTUI_MARK=first 'shell'" in environment
     assert b"COLUMNS" not in {entry.partition(b"=")[0] for entry in environment}
@@ -150,7 +152,7 @@ def test_start_detach_attach_resize_quit(terminal: Terminal, inner: Server, work
 
     terminal.open(*FTUI, "--home", str(workspace.root), size=(80, 24))
     wait(lambda: "llama-70b-lora" in terminal.screen())
-    assert pane_pid(inner) == app and inner.sessions() == ["ftui"]
+    assert app_pid(inner) == app and inner.sessions() == ["ftui"]
 
     for width, height in ((80, 24), (40, 10), (200, 50)):
         terminal.resize(width, height)
@@ -167,7 +169,7 @@ def test_start_detach_attach_resize_quit(terminal: Terminal, inner: Server, work
 def test_the_connection_dies_the_app_stays(terminal: Terminal, inner: Server, workspace: Workspace) -> None:
     terminal.open(*FTUI, "--home", str(workspace.root))
     wait(lambda: "llama-70b-lora" in terminal.screen())
-    app = pane_pid(inner)
+    app = app_pid(inner)
     terminal.outer.kill()
     time.sleep(0.5)
     assert alive(app)
@@ -260,18 +262,35 @@ def test_no_terminal_is_one_clear_line(workspace: Workspace) -> None:
     assert done.returncode == 2 and "ftui watch" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_what_goes_wrong_in_the_session_can_be_read(
+    terminal: Terminal, inner: Server, workspace: Workspace, house: Path
+) -> None:
+    config = house / "home" / ".config" / "ftui" / "settings.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("refresh_hz: 99\n")
+    terminal.open(*FTUI, "--home", str(workspace.root))
+    wait(lambda: "enter closes this" in terminal.screen())
+    assert "error:" in terminal.screen() and "refresh_hz" in terminal.screen()
+    assert "Traceback" not in terminal.screen()
+    terminal.keys("Enter")
+    wait(lambda: not terminal.is_open())
+    assert inner.sessions() == []
+
+
 @pytest.mark.heavy
-def test_a_run_started_in_the_app_outlives_tmux(terminal: Terminal, inner: Server, house: Path) -> None:
+def test_a_run_started_in_the_app_outlives_tmux(
+    terminal: Terminal, inner: Server, house: Path, builtin_cache: Path
+) -> None:
     """From nothing to a run in a few keys; tmux is killed under it; it is watched again to its end."""
-    workspace = workspace_at(house)
+    workspace = Workspace(house / "ft").prepare()
     home = ["--home", str(workspace.root)]
     terminal.open(*FTUI, *home)
     wait(lambda: "No runs yet" in terminal.screen())
     terminal.keys("n")
     wait(lambda: "nothing wrong" in terminal.screen())
     terminal.keys("Tab", "Tab", "Tab", "Tab")
-    terminal.keys("-l", "max_steps=30 save_steps=10")
-    wait(lambda: "save_steps=10" in terminal.screen())
+    terminal.keys("-l", "max_steps=12 save_steps=4")
+    wait(lambda: "save_steps=4" in terminal.screen())
     terminal.keys("Enter")
     wait((workspace.runs_dir / "demo-1").exists, limit=30, screen=terminal.screen)
     run = workspace.find("demo-1")
@@ -281,9 +300,9 @@ def test_a_run_started_in_the_app_outlives_tmux(terminal: Terminal, inner: Serve
     assert status.is_alive(run)
     terminal.open(*FTUI, *home, "watch", "demo-1")
     wait(lambda: run.read_state().get("state") == "done", limit=120)
-    wait(lambda: "done" in terminal.screen() and "30/30" in terminal.screen())
+    wait(lambda: "done" in terminal.screen() and "12/12" in terminal.screen())
     steps = [event["step"] for event in journal.read_all(run.journal) if event["event"] == "log"]
-    assert steps == sorted(set(steps)) and steps[-1] == 30
+    assert steps == sorted(set(steps)) and steps[-1] == 12
     assert {event["attempt"] for event in journal.read_all(run.journal)} == {1}
     terminal.keys("q")
     wait(lambda: not terminal.is_open())

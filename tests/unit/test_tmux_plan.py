@@ -44,7 +44,7 @@ def test_the_environment_travels_in_a_private_file(monkeypatch: pytest.MonkeyPat
     file = Path(line[line.index("sh") + 4])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     start = line.index("sh")
-    boot = line[start : start + 5]
+    boot = line[start : start + 6]
     show = ["sh", "-c", 'printf "%s|%s|%s" "$HF_TOKEN" "$AWKWARD" "$COLUMNS"']
     bare = {"PATH": os.environ["PATH"]}
     done = subprocess.run([*boot, *show], env=bare, capture_output=True, text=True)
