@@ -78,6 +78,7 @@ class Keeper:
     def loop(self) -> None:
         """Watch."""
         watch = Watch(self.workspace, journal.JournalWriter(self.workspace.keeper_dir / "notices.jsonl"))
+        watch.tidy()
         active = time.monotonic()
         while not self._stop and self._still_ours():
             try:

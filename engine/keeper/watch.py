@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from engine.files import Lock
 from engine.run.launch import REAP_GRACE_S, leftovers
 from engine.run.status import LIVE, state_of
 from engine.workspace import RunFolder, Workspace
+
+UNFINISHED_S = 3600.0
 
 
 @dataclass
@@ -30,6 +34,13 @@ class Watch:
         self.workspace = workspace
         self.notices = notices
         self._seen: dict[str, _Seen] = {}
+
+    def tidy(self) -> None:
+        """Remove run folders whose making was cut short (hidden, and an hour old: nobody fills them any more)."""
+        for folder in self.workspace.runs_dir.glob(".new-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime > UNFINISHED_S:
+                    shutil.rmtree(folder)
 
     def look(self) -> int:
         """Look once; how many runs are alive or still being cleared away."""

@@ -84,7 +84,7 @@ def daemonize(
                 stderr=output,
                 start_new_session=True,
                 pass_fds=(writing, *pass_fds),
-                check=True,
+                check=False,  # whatever went wrong, the pipe ends without a word
             )
         finally:
             os.close(writing)

@@ -15,6 +15,9 @@ from engine.workspace import RunFolder
 # What comes out the same however often it is tried.
 FINAL_KINDS = frozenset({"usage", "recipe", "data", "not_supported", "unsupported", "does_not_fit", "gate"})
 FINAL_CODES = frozenset({2, 3, 4})
+_NO_MODULE = re.compile(
+    r"Error while finding module .*No module named '(torch|engine)\b|: No module named (torch|engine)\b"
+)
 _EXIT_CODE = re.compile(r"exitcode\s*:\s*(-?\d+)")
 _EXCEPTION = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (.+)$")
 
@@ -41,6 +44,14 @@ def explain(run: RunFolder, attempt: int, ended: Exit) -> dict[str, Any]:
 def _from_log(run: RunFolder, ended: Exit) -> dict[str, Any]:
     log = run.logs / "launcher.log"
     lines = last_lines(log, 200)
+    if any(_NO_MODULE.search(line) for line in lines):
+        return {
+            "kind": "environment",
+            "message": _("the training environment lacks torch or this package"),
+            "where": str(log),
+            "fix": _("set FTUI_PYTHON to the Python of an environment with torch; `ftui doctor` checks it"),
+            "exit_code": 2,
+        }
     codes = [int(found[1]) for line in lines if (found := _EXIT_CODE.search(line))]
     killed = next((-code for code in codes if code < 0), ended.signal)
     fix: str | None = _("read the log for the details")

@@ -168,10 +168,11 @@ def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str,
             pass_fds=(lock.fileno(), *gpu_locks),
             timeout=READY_S,
         )
-    except FtuiError as error:
+    except BaseException as error:
         state = run.read_state()
-        if state.get("state") in LIVE:  # it had no chance to say so itself
-            state.update(state="failed", error=error.to_json(), exit_code=error.exit_code, ended=time.time())
+        if state.get("supervisor") == ProcessId.current().to_json():  # it had no chance to say so itself
+            known = error if isinstance(error, FtuiError) else FtuiError(_("the start was interrupted"))
+            state.update(state="failed", error=known.to_json(), exit_code=known.exit_code, ended=time.time())
             write_json(run.state, state)
         raise
 

@@ -26,7 +26,7 @@ from engine.errors import FtuiError
 from engine.files import Lock
 from engine.process import ProcessId
 from engine.process.child import Child, Exit, Restart
-from engine.process.daemon import report_failure, report_ready
+from engine.process.daemon import READY_FD, report_failure, report_ready
 from engine.run import failure
 from engine.run.progress import Progress
 from engine.run.requests import Requests
@@ -88,7 +88,9 @@ class Supervisor:
             control = str(self.server.open())
         except (OSError, FtuiError) as error:  # signals still reach us
             log.warning("no control socket: %s", error)
-        self.state.set(supervisor=ProcessId.current().to_json(), control=control)
+        self.state.set(
+            supervisor=ProcessId.current().to_json(), control=control, error=None, exit_code=None, ended=None
+        )
         self.event("supervisor_started", pid=os.getpid())
         resumed_from = self.state.get("resumed_from")
         self._launch(Path(resumed_from) if resumed_from else None)
@@ -116,6 +118,7 @@ class Supervisor:
             attempt=self.attempt,
             resume_from=checkpoint,
             gpus=gpus,
+            base={key: value for key, value in os.environ.items() if key != READY_FD},
         )
         self.requests.reset()
         self.progress = Progress(self.run, self.attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -103,3 +104,25 @@ def test_neither_ends_with_the_other(stand_in: StandIn) -> None:
     assert ended(run)["state"] == "stopped"
     assert process.alive()
     assert not (stand_in.workspace.keeper_dir / "notices.jsonl").read_text()
+
+
+def test_the_command_line_twin(workspace: Workspace) -> None:
+    def ftui(do: str) -> dict:
+        command = [sys.executable, "-m", "tui", "--json", "keeper", do]
+        return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert ftui("status")["running"] is False
+    started = ftui("start")
+    assert started["running"] and started["pid"] == ftui("start")["pid"]
+    assert ftui("stop")["running"] is False
+
+
+def test_what_a_killed_command_left_half_made_is_removed_in_the_end(workspace: Workspace) -> None:
+    old, new = workspace.runs_dir / ".new-1-1", workspace.runs_dir / ".new-2-2"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "state.json").write_text("{}")
+    os.utime(old, (1, 1))
+    keeper.ensure(workspace)
+    wait_for(lambda: not old.exists())
+    assert new.exists()

@@ -76,7 +76,7 @@ class StandIn:
     def clear(self) -> None:
         """End what a failed test left running."""
         for run in self.workspace.folders():
-            if status.is_alive(run):
+            if status.is_alive(run) and supervisor_of(run) != ProcessId.current():
                 supervisor_of(run).send(signal.SIGKILL)
             launch.reap(run, grace=0)
 

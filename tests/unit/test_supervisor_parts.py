@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,14 @@ def test_without_a_report_the_launchers_log_explains_it(run: RunFolder, log: str
     assert error["message"] == message
     assert error["where"] == str(run.logs / "launcher.log")
     assert ("dmesg" in error["fix"]) == ("SIGKILL" in message)
+
+
+def test_an_environment_without_torch_is_named_and_not_tried_again(run: RunFolder) -> None:
+    with open(run.logs / "launcher.log", "w") as log:  # a bare interpreter says it itself
+        subprocess.run([sys.executable, "-I", "-S", "-m", "torch.distributed.run"], stderr=log)
+    error = failure.explain(run, 1, Exit(1, None, 0.1))
+    assert error["kind"] == "environment" and "FTUI_PYTHON" in error["fix"]
+    assert failure.is_final(error)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""`ftui run`: what is refused before anything is made, and what a start leaves when it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import DoesNotFit, UsageError
+from engine.run import launch, status
+from engine.workspace import Workspace
+from tests.support.runs import StandIn, at_step, ended
+
+
+@pytest.fixture
+def stand_in(house: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    made = StandIn(house / "ft", monkeypatch)
+    made.plan(steps=5)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def recipe(house: Path) -> Path:
+    path = house / "mine.yaml"
+    path.write_text("model_name_or_path: builtin:tiny\ndataset_path: rows.jsonl\nmax_steps: 5\ndevice: cpu\n")
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}] * 20
+    (house / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def nothing_made(workspace: Workspace) -> bool:
+    return not workspace.runs_dir.exists() or os.listdir(workspace.runs_dir) == []
+
+
+def test_a_start_makes_everything_and_returns_at_once(stand_in: StandIn, recipe: Path) -> None:
+    started = launch.start(stand_in.workspace, recipe, ["learning_rate=2e-4"])
+    run = started.run
+    assert run.name == "mine-1"
+    assert "#   learning_rate=2e-4" in run.recipe.read_text()
+    document = run.read_resolved()
+    assert document["format"] == 1 and document["run"] == "mine-1"
+    assert document["recipe"]["learning_rate"] == pytest.approx(2e-4)
+    assert document["recipe"]["dataset_path"] == str(recipe.with_name("rows.jsonl")), "relative to the recipe file"
+    assert document["origin"]["learning_rate"] == "override"
+    assert run.read_state()["supervisor"]["pid"] == started.pid
+    assert ended(run)["state"] == "done"
+    assert launch.start(stand_in.workspace, recipe).run.name == "mine-2"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("lerning_rate=1", "learning_rate"),
+        ("dataset_path=missing.jsonl", "dataset_path"),
+        ("model_name_or_path=/nowhere", "model_name_or_path"),
+        ("max_steps=soon", "max_steps"),
+    ],
+)
+def test_a_recipe_with_errors_makes_nothing(stand_in: StandIn, recipe: Path, override: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        launch.start(stand_in.workspace, recipe, [override])
+    error = caught.value
+    assert error.exit_code == 2 and error.fix and error.where
+    assert isinstance(error, launch.RecipeError)
+    assert any(said in json.dumps(finding.to_json()) for finding in error.findings)
+    assert nothing_made(stand_in.workspace)
+
+
+def test_broken_data_stops_a_run_unless_forced(stand_in: StandIn, recipe: Path) -> None:
+    rows = recipe.with_name("rows.jsonl")
+    rows.write_text("this is no JSON\n" + rows.read_text())
+    with pytest.raises(launch.RecipeError) as caught:
+        launch.start(stand_in.workspace, recipe)
+    assert caught.value.exit_code == 2
+    assert nothing_made(stand_in.workspace)
+    started = launch.start(stand_in.workspace, recipe, force=True)
+    assert any(finding.level == "error" for finding in started.findings)
+    ended(started.run)
+
+
+def test_gpus_that_are_not_here(stand_in: StandIn, recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().replace("device: cpu\n", ""))
+    with pytest.raises(DoesNotFit) as caught:
+        launch.start(stand_in.workspace, recipe, ["num_gpus=2"])
+    assert caught.value.exit_code == 3
+    assert nothing_made(stand_in.workspace)
+
+
+def test_a_name_that_is_taken_and_a_recipe_that_is_not_there(stand_in: StandIn, recipe: Path) -> None:
+    ended(launch.start(stand_in.workspace, recipe, name="a").run)
+    with pytest.raises(UsageError, match="already"):
+        launch.start(stand_in.workspace, recipe, name="a")
+    with pytest.raises(UsageError):
+        launch.start(stand_in.workspace, "no-such-recipe")
+    assert os.listdir(stand_in.workspace.runs_dir) == ["a"]
+
+
+def test_a_supervisor_that_cannot_come_up_leaves_a_failed_run_and_not_a_live_one(
+    stand_in: StandIn, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.sys, "executable", "/bin/false")
+    with pytest.raises(Exception, match="did not start"):
+        launch.start(stand_in.workspace, recipe, name="a")
+    monkeypatch.undo()
+    row = status.summary(stand_in.workspace.find("a"))
+    assert row["state"] == "failed" and "did not start" in row["error"]["message"]
+
+
+def test_two_starts_at_once_are_two_runs(stand_in: StandIn, recipe: Path) -> None:
+    stand_in.plan(steps=5000)
+    command = [sys.executable, "-m", "tui", "--json", "run", str(recipe)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [json.loads(process.communicate(timeout=60)[0]) for process in both]
+    assert {answer["run"] for answer in said} == {"mine-1", "mine-2"}
+    for answer in said:
+        at_step(stand_in.workspace.find(answer["run"]), 1)
