@@ -230,8 +230,8 @@ class Supervisor:
         log.info(
             "attempt %d ended: code %s, signal %s, outcome %s", self.attempt, ended.code, ended.signal_name, outcome
         )
-        if outcome in ("done", "stopped"):
-            self.finish(outcome)
+        if outcome == "done" or (outcome == "stopped" and (self.stopping or ended.ok)):
+            self.finish(outcome)  # not a stop: ranks whose launcher was killed, or whose neighbor crashed, save and end
         elif self.stopping == "stop_now" or (self.stopping and not self.progress.started):
             self.finish("stopped")
         else:

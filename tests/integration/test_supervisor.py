@@ -214,6 +214,22 @@ def test_a_damaged_checkpoint_is_skipped_and_named(stand_in: StandIn) -> None:
     assert any(f"checkpoint-{last}" in text and "optimizer.pt" in text for text in resumed["skipped"])
 
 
+def test_a_killed_launcher_is_a_crash_though_its_ranks_saved_and_ended_in_order(stand_in: StandIn) -> None:
+    script = Path(stand_in.python)
+    script.write_text(script.read_text().replace("exec ", "") + "exit $?\n")  # the ranks are now below a launcher
+    run = stand_in.start("a", steps=60)
+    at_step(run, 5)
+    launcher = ProcessId.from_json(run.read_state()["launcher"])
+    assert launcher is not None and len(launch.leftovers(run)) == 2
+    launcher.send(signal.SIGKILL)
+    state = ended(run)
+    assert (state["state"], state["attempt"]) == ("done", 2)
+    ends = [(event["outcome"], event["saved_step"]) for event in read_all(run.journal) if event["event"] == "end"]
+    assert ends[0][0] == "stopped" and ends[1] == ("done", 60)
+    restart = next(event for event in read_all(run.events) if event["event"] == "restart")
+    assert restart["resumed_from"].endswith(f"-{ends[0][1]}")
+
+
 def test_of_two_resumes_at_once_exactly_one_wins(stand_in: StandIn) -> None:
     run = stand_in.start("a", steps=5000)
     at_step(run, 2)
