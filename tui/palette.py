@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
 from engine.text import _
 from tui.keys import TABLES
@@ -36,11 +37,11 @@ class FtuiCommands(Provider):
     async def discover(self) -> Hits:
         """Everything, before a letter is typed."""
         for text, run, more in self._commands():
-            yield DiscoveryHit(text, run, help=more or None)
+            yield DiscoveryHit(Content.assemble(text, "  ", (more, "$muted")), run, text=text)
 
     async def search(self, query: str) -> Hits:
         """What matches."""
         matcher = self.matcher(query)
         for text, run, more in self._commands():
             if (score := matcher.match(text)) > 0:
-                yield Hit(score, matcher.highlight(text), run, help=more or None)
+                yield Hit(score, Content.assemble(matcher.highlight(text), "  ", (more, "$muted")), run, text=text)

@@ -144,16 +144,19 @@ async def test_a_refused_start_shows_why_and_the_form_stays(workspace: Workspace
 
 
 async def test_d_starts_the_demo(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
     def start(space, source, *_rest, **_named):
-        assert source == "demo"
+        started.append(source)
         return SimpleNamespace(run=FakeRun(space.root, "demo-1", gpus=0).run, pid=1, findings=[])
 
     monkeypatch.setattr(launch, "start", start)
     app = FtuiApp(workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.runs is not None, pilot)
-        await pilot.press("d")
+        await pilot.press("d", "d")
         await until(lambda: type(app.screen).__name__ == "RunScreen", pilot)
+    assert started == ["demo"]
 
 
 async def test_a_demo_that_cannot_start_says_why(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tui.widgets.key_bar import KeyBar
 from tui.widgets.run_table import RunTable
 
 if TYPE_CHECKING:
+    from engine.errors import FtuiError
     from engine.workspace import RunFolder
     from tui.app import FtuiApp
     from tui.sources.run_listing import RunRow
@@ -37,6 +38,10 @@ class HomeScreen(Screen[None]):
     BINDINGS: ClassVar = bindings("home")
     AUTO_FOCUS = "RunTable"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - an instance variable of Screen
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starting = False
 
     @property
     def ftui(self) -> FtuiApp:
@@ -148,7 +153,10 @@ class HomeScreen(Screen[None]):
         self.app.push_screen(NewRun(self.ftui.workspace), self.ftui.opened)
 
     def action_demo(self) -> None:
-        """Start the demo."""
+        """Start the demo; a second press while it starts does not start a second one."""
+        if self._starting:
+            return
+        self._starting = True
         workspace = self.ftui.workspace
 
         def start() -> RunFolder:
@@ -156,7 +164,15 @@ class HomeScreen(Screen[None]):
 
             return launch.start(workspace, "demo").run
 
-        self.ftui.background(start, self.ftui.opened, busy=_("starting the demo"))
+        def started(run: RunFolder) -> None:
+            self._starting = False
+            self.ftui.opened(run)
+
+        def failed(error: FtuiError) -> None:
+            self._starting = False
+            self.ftui.report(error)
+
+        self.ftui.background(start, started, failed=failed, busy=_("starting the demo"))
 
     def action_resume_run(self) -> None:
         """Go on with a run that stopped, failed or was lost."""
