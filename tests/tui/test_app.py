@@ -93,12 +93,12 @@ async def test_the_palette_opens_runs_and_chooses_themes(workspace: Workspace) -
     app = FtuiApp(workspace)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.runs, pilot)
-        await pilot.press("colon", *"ftui-light")
+        await pilot.press("colon", *"light")
         await pilot.pause(0.5)
         await pilot.press("enter")
         await until(lambda: app.theme == themes.LIGHT, pilot)
         await until(lambda: settings.load().theme == themes.LIGHT, pilot)
-        await pilot.press("ctrl+p", *"open demo-2")
+        await pilot.press("ctrl+p", *"demo-2")
         await pilot.pause(0.5)
         await pilot.press("enter")
         await until(lambda: type(app.screen).__name__ == "RunScreen", pilot)
@@ -107,7 +107,7 @@ async def test_the_palette_opens_runs_and_chooses_themes(workspace: Workspace) -
 # Themes
 
 
-@pytest.mark.parametrize("theme", [*[theme.name for theme in themes.THEMES], "nord", "ansi-light"])
+@pytest.mark.parametrize("theme", [*[theme.name for theme in themes.THEMES], "ansi-light"])
 async def test_every_theme_draws_all_that_is_ours(workspace: Workspace, theme: str) -> None:
     some_runs(workspace)
     app = FtuiApp(workspace)

@@ -122,19 +122,22 @@ async def test_start_opens_the_run(workspace: Workspace, monkeypatch: pytest.Mon
     monkeypatch.setattr(launch, "start", start)
     app = FtuiApp(workspace)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("n", "tab", *"/models/x", "tab", "tab", *"mine", "tab", *"max_steps=5 x='a b'")
+        await pilot.press("n", "tab", *"/m", "tab", "tab", *"mine", "tab")
+        field(app, "options").value = "max_steps=5 x='a b'"
         await pilot.press("enter", "enter", "escape")  # once is enough; and it can no longer be taken back
         assert "starting" in findings(app)
         go.set()
         await until(lambda: type(app.screen).__name__ == "RunScreen", pilot)
-    overrides = ["model_name_or_path=/models/x", "max_steps=5", "x=a b"]
+    overrides = ["model_name_or_path=/m", "max_steps=5", "x=a b"]
     assert asked == [(workspace, "demo", overrides, "mine")]
 
 
 async def test_a_refused_start_shows_why_and_the_form_stays(workspace: Workspace) -> None:
     app = FtuiApp(workspace)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("n", "tab", "tab", *"/nowhere/train.jsonl", "enter")
+        await pilot.press("n", "tab", "tab")
+        field(app, "dataset").value = "/nowhere/train.jsonl"
+        await pilot.press("enter")
         await until(lambda: "/nowhere/train.jsonl" in findings(app), pilot)
         await pilot.pause(0.2)
         assert isinstance(app.screen, NewRun) and not app.screen._starting
