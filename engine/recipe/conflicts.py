@@ -117,37 +117,25 @@ def _method(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _unused(recipe: Recipe) -> Iterator[Finding]:
-    """Keys that mean nothing beside the others: a note each kind, never silence."""
-    known = table(recipe.task)
-    quantized = recipe.get("load_in_4bit") or recipe.get("load_in_8bit")
-    groups: list[tuple[str, list[str]]] = []
+    """Keys that mean nothing beside others: one note for each kind, never silence."""
+    known, given = table(recipe.task), recipe.given
+    meant = [key for key, value in given.items() if value not in (None, False, [], {})]
+    groups: list[tuple[str, list[str], str]] = []
     if recipe.method == "full":
-        lora = [key for key in recipe.given if known[key].is_lora and _differs(recipe, key)]
-        groups.append((_("method full has no adapter: {keys} mean nothing"), lora))
-    if not quantized:
-        bits = [key for key in recipe.given if ("bnb" in key or key == "kbit_prepare") and _differs(recipe, key)]
-        groups.append((_("the base is not quantized: {keys} mean nothing"), bits))
-    if not recipe.get("push_to_hub"):
-        hub = [
-            key for key in recipe.given if key.startswith("hub_") and key not in _refusals() and _differs(recipe, key)
-        ]
-        groups.append((_("nothing is published while training: {keys} mean nothing"), hub))
-    if recipe.get("eval_strategy") != "steps" and recipe.given.get("eval_steps") and recipe.says("eval_strategy"):
-        groups.append((_("eval_strategy is not `steps`: {keys} means nothing"), ["eval_steps"]))
-    if recipe.get("save_strategy") != "steps" and recipe.given.get("save_steps"):
-        groups.append((_("save_strategy is not `steps`: {keys} means nothing"), ["save_steps"]))
-    for detail, keys in groups:
+        lora = [key for key in meant if known[key].is_lora]
+        groups.append(("method", lora, _("method full has no adapter: {keys} mean nothing")))
+    if not recipe.get("load_in_4bit") and not recipe.get("load_in_8bit"):
+        bits = [key for key in meant if "bnb" in key or key == "kbit_prepare"]
+        groups.append(("method", bits, _("the base is not quantized: {keys} mean nothing")))
+    hub = [key for key in meant if key.startswith("hub_") and key not in _refusals()]
+    groups.append(("push_to_hub", hub, _("nothing is published while training: {keys} mean nothing")))
+    for steps, strategy in (("eval_steps", "eval_strategy"), ("save_steps", "save_strategy")):
+        if recipe.get(strategy) != "steps" and steps in meant and strategy in given:
+            groups.append((strategy, [steps], _("{strategy} is not `steps`: {keys} means nothing")))
+    for other, keys, detail in groups:
         if keys:
             named = ", ".join(keys[:6]) + (", …" if len(keys) > 6 else "")
-            found = recipe.finding(
-                "unused_key", "note", detail.format(keys=named), _("delete what is not meant"), tuple(keys)
-            )
-            found.count = len(keys)
-            yield found
-
-
-def _differs(recipe: Recipe, key: str) -> bool:
-    return bool(recipe.given[key] != table(recipe.task)[key].default)
+            yield from recipe.unused((*keys, other), detail.format(keys=named, strategy=other), len(keys))
 
 
 def _precision(recipe: Recipe) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from engine.text import _
 from engine.yamldoc import MAX_BYTES, Mapping, Node, Scalar, decode, merged, parse
 
 MAX_FINDINGS = 100
+SECRETS = ("hub_token",)
 ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -196,8 +197,7 @@ class _Work:
 
     def unused(self, name: str, task: str) -> None:
         detail = _("{key} means nothing under task {task}: it is left out").format(key=name, task=task)
-        fix = _("delete the line, or set the task that it belongs to")
-        self.findings.append(self.recipe.finding("unused_key", "warning", detail, fix, (name,)))
+        self.findings += self.recipe.unused((name, "task"), detail, level="warning")
 
     def finish(self, findings: list[Finding], text: str) -> Loaded:
         """Fill in the defaults and look for contradictions."""
@@ -212,6 +212,9 @@ class _Work:
             recipe.values = fill({**recipe.given, "global_batch_size": None})
         findings += contradictions(recipe)
         findings += limits(recipe)
+        for secret in SECRETS:  # refused by now; it must not reach a resolved recipe or a screen
+            if recipe.given.pop(secret, None) is not None:
+                recipe.values[secret] = None
         findings.sort(key=lambda finding: (ORDER[finding.level], finding.lines[:1] or [1 << 30]))
         if (left_out := len(findings) - MAX_FINDINGS) > 0:
             more = Finding(

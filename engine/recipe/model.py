@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.findings import Finding, Level
+from engine.text import _
 
 MAX_DETAIL = 600
 Origin = Literal["recipe", "override", "default", "derived"]
@@ -75,6 +76,12 @@ class Recipe:
         """One contradiction, if the recipe itself gives any of its keys: defaults never contradict the user."""
         if self.says(*keys):
             yield self.finding("conflict", level, detail, fix, keys)
+
+    def unused(self, keys: tuple[str, ...], detail: str, count: int = 1, level: Level = "note") -> Iterator[Finding]:
+        """A key that another one makes meaningless: no harm, but not what its author thought."""
+        found = self.finding("conflict", level, detail, _("delete what is not meant"), keys, "unused")
+        found.count = count
+        yield found
 
 
 @dataclass

@@ -49,7 +49,7 @@ def _best(recipe: Recipe) -> Iterator[Finding]:
         yield from recipe.conflict(keys, detail, _("delete greater_is_better"))
     if metric and not best and saves != "best" and get("lr_scheduler_type") not in ("reduce_lr_on_plateau", "greedy"):
         detail = _("metric_for_best_model means nothing without load_best_model_at_end or save_strategy best")
-        yield recipe.finding("unused_key", "note", detail, _("delete it"), ("metric_for_best_model",))
+        yield from recipe.unused(("metric_for_best_model", "load_best_model_at_end"), detail)
 
 
 def _meets(save: Any, evaluate: Any) -> bool:
@@ -90,7 +90,7 @@ def _evaluation(recipe: Recipe) -> Iterator[Finding]:
     for key in ("do_train", "do_predict"):
         if given.get(key) is (key == "do_predict"):
             detail = _("{key} means nothing here: a run trains, and predicts nothing").format(key=key)
-            yield recipe.finding("unused_key", "note", detail, _("delete it"), (key,))
+            yield from recipe.unused((key,), detail)
 
 
 def _steps(recipe: Recipe) -> Iterator[Finding]:

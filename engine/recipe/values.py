@@ -132,7 +132,12 @@ def _str(key: Key, node: Scalar) -> tuple[bool, Any]:
     text = node.text
     if node.plain and text in NULLS:
         return False, None
-    if any(kind.startswith("list[") for kind in key.types) and NAMES.match(text):
+    listed = any(kind.startswith("list[") for kind in key.types)
+    if node.plain and (text.lower() == "true" or ((listed or key.choices) and node.number() is not None)):
+        return False, None  # a slip, not a word
+    if text.lower() == "none" and key.default == "none":
+        return True, "none"
+    if listed and NAMES.match(text):
         names = [part.strip() for part in text.split(",")]
         if len(names) > 1:
             return True, names
@@ -155,6 +160,8 @@ _READERS: dict[str, Callable[[Key, Scalar], tuple[bool, Any]]] = {
 
 def _listed(key: Key, node: Scalar, kind: str) -> list[Any]:
     """A list given as one value or as `a, b`."""
+    if kind == "str" and node.plain and not isinstance(node.value(), str):
+        raise _wrong(key, _named(node))
     if not NAMES.match(node.text):
         return [_scalar(Key(key.name, (kind,), None, "", key.choices), node)]
     parts = [part.strip() for part in node.text.split(",")]

@@ -157,17 +157,24 @@ def test_what_goes_together_is_left_alone(tmp_path, body):
 @pytest.mark.parametrize(
     ("body", "lines"),
     [
-        ("method: full\nlora_r: 8\nuse_dora: true", [FIRST + 1, FIRST + 2]),
-        ("bnb_4bit_quant_type: fp4\nkbit_prepare: true", [FIRST, FIRST + 1]),
-        ("eval_strategy: epoch\neval_steps: 10", [FIRST + 1]),
-        ("save_strategy: epoch\nsave_steps: 10", [FIRST + 1]),
+        ("method: full\nlora_r: 16\nuse_dora: true", [FIRST, FIRST + 1, FIRST + 2]),
+        ("bnb_4bit_quant_type: nf4\nkbit_prepare: true", [FIRST, FIRST + 1]),
+        ("eval_strategy: epoch\neval_steps: 10", [FIRST, FIRST + 1]),
+        ("save_strategy: epoch\nsave_steps: 10", [FIRST, FIRST + 1]),
         ("hub_model_id: me/mine", [FIRST]),
         ("do_train: false", [FIRST]),
         ("metric_for_best_model: eval_loss", [FIRST]),
     ],
 )
 def test_keys_without_an_effect_are_notes(tmp_path, body, lines):
-    assert seen(load(tmp_path, body + "\n").findings) == [("note", "unused_key", lines)]
+    (found,) = load(tmp_path, body + "\n").findings
+    assert (found.level, found.kind, found.subtype, found.lines) == ("note", "conflict", "unused", lines)
+
+
+def test_a_secret_goes_no_further(tmp_path):
+    loaded = load(tmp_path, "hub_token: hf_secret\n")
+    assert [f.subtype for f in loaded.findings] == ["refused"]
+    assert "hf_secret" not in str([f.to_json() for f in loaded.findings]) + str(loaded.recipe)
 
 
 @pytest.mark.parametrize("body", ["task: dpo", "sharding: fsdp2", "report_to: wandb", "backend: unsloth", "fp8: true"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from engine import recipe
 from engine.errors import UsageError
 from engine.recipe import keys, ranges
 from engine.recipe.loader import MAX_FINDINGS
+from engine.recipe.own import OWN
 from tests.support.recipes import BASE, FIRST, furnish, load, only, seen
 
 
@@ -57,6 +61,10 @@ def test_every_default_is_in_its_range():
         ('run_name: "a\\0b"', "wrong_type"),
         ("layers_to_transform: [0, -1]", "out_of_range"),
         ("lora_target_modules: [q_proj, [k_proj]]", "wrong_type"),
+        ("lora_target_modules: 8", "wrong_type"),
+        ("lora_modules_to_save: true", "wrong_type"),
+        ("attn_implementation: true", "wrong_type"),
+        ("optim: 8", "wrong_type"),
     ],
 )
 def test_wrong_values(tmp_path, line, kind):
@@ -80,6 +88,9 @@ def test_wrong_values(tmp_path, line, kind):
         ("eval_strategy: no", "no"),
         ("eval_strategy: false", "no"),
         ("report_to: none", "none"),
+        ("report_to: None", "none"),
+        ("run_name: no", "no"),
+        ("model_revision: 1e5", "1e5"),
         ("report_to: wandb, tensorboard", ["wandb", "tensorboard"]),
         ("lora_target_modules: q_proj", ["q_proj"]),
         ("lora_target_modules: q_proj, v_proj", ["q_proj", "v_proj"]),
@@ -132,8 +143,8 @@ def test_two_names_of_one_key_are_a_duplicate(tmp_path):
 
 
 def test_keys_of_another_task_are_named(tmp_path):
-    found = only(load(tmp_path, "beta: 0.2\n").findings, "unused_key")
-    assert (found.level, found.key) == ("warning", "beta")
+    found = only(load(tmp_path, "beta: 0.2\n").findings, "conflict")
+    assert (found.level, found.key, found.subtype) == ("warning", "beta", "unused")
     assert load(tmp_path, "task: dpo\nbeta: 0.2\nloss_type: sigmoid, sft\n").recipe["loss_type"] == ["sigmoid", "sft"]
 
 
@@ -264,3 +275,14 @@ def test_built_in_recipes_are_right(name, tmp_path):
         [] if name == "demo" else [f"model_name_or_path={tmp_path}/model", f"dataset_path={tmp_path}/train.jsonl"]
     )
     assert recipe.check(recipe.load(recipe.find(name), overrides)) == []
+
+
+def test_the_documentation_names_every_key_of_our_own_and_every_finding():
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "recipes.md").read_text()
+    assert [key for key in OWN if f"`{key}`" not in text] == []
+    sources = [*(root / "engine" / "recipe").glob("*.py"), root / "engine" / "yamldoc.py"]
+    calls = re.compile(r'(?:[Ff]inding|_Refused|Unusable|_unreadable)\(\s*(?:recipe, )?"(\w+)"')
+    used = {kind for path in sources for kind in calls.findall(path.read_text())}
+    assert len(used) > 20
+    assert sorted(kind for kind in used if f"`{kind}`" not in text) == []
