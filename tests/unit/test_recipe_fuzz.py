@@ -63,7 +63,9 @@ def examine(data: bytes, overrides: list[str]) -> None:
         assert recipe.resolve(again, num_gpus=None) == values
 
 
-quick = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+quick = settings(
+    max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+)
 
 
 @quick
