@@ -23,6 +23,7 @@ VERSION = "0.1.0"
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("tui.commands.demo", "fine-tune the built-in model on the built-in data, through every stage"),
+    "plan": ("tui.commands.plan", "will it fit, how long, how much, and what to change"),
     "doctor": ("tui.commands.doctor", "check this machine and say how to fix what is wrong"),
     "run": ("tui.commands.run", "start a run from a recipe; it goes on without this terminal"),
     "runs": ("tui.commands.runs", "list the runs"),
@@ -99,6 +100,7 @@ def main(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="replace")  # an ASCII locale must not turn a "✓" into a crash
     out = Output(as_json="--json" in argv)
     args = None
+    _speak_the_users_language()
     try:
         top = _top_parser().parse_args(list(argv))
         out.as_json = top.json
@@ -124,6 +126,16 @@ def main(argv: Sequence[str]) -> int:
 
         out.error(record(error, getattr(args, "home", None)))
         return 1
+
+
+def _speak_the_users_language() -> None:
+    from engine import settings, text
+
+    try:
+        if language := settings.load().language:
+            text.set_language(language)
+    except FtuiError:
+        pass  # whoever needs the settings says what is wrong with them; --help and doctor must still work
 
 
 def _open_app(args: argparse.Namespace) -> int:
