@@ -6,6 +6,7 @@ from typing import Any
 
 from engine import journal
 from engine.process import ProcessId
+from engine.text import _
 from engine.workspace import RunFolder, Workspace, created
 
 LIVE = frozenset({"starting", "running", "saving"})  # states that only a live supervisor makes true
@@ -37,6 +38,10 @@ def summary(run: RunFolder) -> dict[str, Any]:
 
 def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
     name = state_of(state)
+    error = state.get("error")
+    if name == "lost":
+        fix = _("`ftui resume {run}` goes on from the newest checkpoint").format(run=run.name)
+        error = {"kind": "lost", "message": _("its supervisor is gone"), "where": str(run.path), "fix": fix}
     return {
         "name": run.name,
         "state": name,
@@ -47,7 +52,7 @@ def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
         "eval_loss": state.get("eval_loss"),
         "eta_s": state.get("eta_s") if name in LIVE else None,
         "path": str(run.path),
-        "error": state.get("error"),
+        "error": error,
         "attempt": state.get("attempt"),
         "created": state.get("created"),
         "ended": state.get("ended"),

@@ -50,7 +50,7 @@ class Supervisor:
     def __init__(self, run: RunFolder, *, python: str, max_restarts: int) -> None:
         self.run = run
         self.python = python
-        self.restart = Restart(max_restarts, first=2.0, longest=60.0)
+        self.restart = Restart(max_restarts, first=1.0, longest=60.0)
         self.selector = selectors.DefaultSelector()
         self.server = ControlServer(run, self.selector, self._handle)
         self.state = StateFile(run)
@@ -340,6 +340,14 @@ def main(argv: list[str]) -> int:
         lock = _take_lock(run, args.lock_fd)
         for number in _inherited_gpu_locks():
             os.set_inheritable(number, False)
+        if run.read_state().get("state", "starting") != "starting":  # by hand, on a run that has been
+            raise FtuiError(
+                _("{run} is not waiting for a supervisor").format(run=run.name),
+                where=str(run.state),
+                fix=_("`ftui resume {run}` takes it up again").format(run=run.name),
+                kind="usage",
+                exit_code=2,
+            )
         supervisor = Supervisor(run, python=args.python or _training_python(), max_restarts=args.max_restarts)
         supervisor.open()
     except FtuiError as error:
@@ -363,6 +371,7 @@ def main(argv: list[str]) -> int:
 
 def _give_up(supervisor: Supervisor | None, error: FtuiError) -> None:
     report_failure(error)
+    log.error("%s", error.what)
     if supervisor is not None:
         with contextlib.suppress(OSError):
             supervisor.finish("failed", error.to_json())

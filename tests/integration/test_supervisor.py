@@ -331,17 +331,53 @@ def test_two_runs_at_once_do_not_meet(stand_in: StandIn) -> None:
         assert [event["step"] for event in read_all(run.journal) if event["event"] == "log"] == list(range(1, 41))
 
 
-def test_a_full_disk_and_a_folder_that_vanishes_do_not_end_the_supervisor_badly(stand_in: StandIn) -> None:
+def test_a_full_disk_does_not_end_the_supervisor(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = house / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount a small disk here")
+    stand_in = StandIn(disk / "ft", monkeypatch)
+    try:
+        run = stand_in.start("a", steps=5000)
+        at_step(run, 2)
+        supervisor = supervisor_of(run)
+        for _ in range(4):  # a file that was being replaced gives a page back
+            with open(disk / "ballast", "ab", buffering=0) as file, pytest.raises(OSError, match="space"):
+                while True:
+                    file.write(b"x" * 4096)
+            time.sleep(0.2)
+        before = run.read_state()
+        time.sleep(2)
+        assert supervisor.alive() and run.read_state() == before, "the old state stays whole when no new one fits"
+        assert control.send(run, "status")["state"]["state"] == "running"
+        (disk / "ballast").unlink()
+        at_step(run, before["step"] + 20)
+        control.send(run, "stop")
+        state = ended(run)
+        assert (state["state"], state["last_checkpoint"]["step"]) == ("stopped", state["step"])
+    finally:
+        stand_in.clear()
+        wait_for(lambda: subprocess.run(["umount", disk], capture_output=True).returncode == 0)
+
+
+def test_a_state_file_that_cannot_be_written_is_said_once(stand_in: StandIn) -> None:
     run = stand_in.start("a", steps=5000)
     at_step(run, 2)
-    supervisor = supervisor_of(run)
     run.state.unlink()
-    run.state.mkdir()  # every further write of state.json fails
+    run.state.mkdir()
     time.sleep(1.2)
-    assert supervisor.alive()
     run.state.rmdir()
-    state = wait_for(lambda: run.read_state().get("step") and run.read_state())
-    assert state["state"] == "running"
-    assert "state.json not written" in (run.logs / "supervisor.log").read_text()
+    wait_for(lambda: run.read_state().get("state") == "running")
+    assert (run.logs / "supervisor.log").read_text().count("state.json not written") == 1
     control.send(run, "stop")
     assert ended(run)["state"] == "stopped"
+
+
+def test_a_supervisor_by_hand_does_not_start_an_ended_run_again(stand_in: StandIn) -> None:
+    run = stand_in.start("a", steps=2)
+    before = ended(run)
+    wait_for(lambda: gone(supervisor_of(run)))
+    done = subprocess.run([sys.executable, "-m", "engine.run.supervisor", str(run.path)], timeout=30)
+    assert done.returncode == 2
+    assert run.read_state() == before

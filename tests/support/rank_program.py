@@ -12,6 +12,7 @@ told by FTUI_TEST_RANK, a JSON object:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -42,6 +43,11 @@ class Ranks:
         self.acted = 0
         self.saved = None
 
+    def note(self, event: str, **fields) -> None:
+        """Append to the journal; a full disk does not end the training, as with the real ranks."""
+        with contextlib.suppress(OSError):
+            self.journal.append(event, **fields)
+
     def save(self, step: int) -> None:
         self.journal.append("save_begin", step=step)
         begin = time.monotonic()
@@ -70,32 +76,28 @@ class Ranks:
         first = int(resume.rsplit("-", 1)[1]) if resume else 0
         steps = self.plan["steps"]
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "told", True))
-        self.journal.append(
-            "start", step=first, max_steps=steps, world_size=1, device="cpu", resumed_from=resume or None
-        )
+        self.note("start", step=first, max_steps=steps, world_size=1, device="cpu", resumed_from=resume or None)
         crash = self.plan.get("crash", {}).get(str(self.attempt))
         for step in range(first + 1, steps + 1):
             time.sleep(self.plan.get("step_time", 0.02))
             if step == crash:
                 self.crash(step)
-            self.journal.append(
-                "log", step=step, loss=3.0 / step, epoch=step / steps, tokens_per_s=100.0, step_time_s=0.02
-            )
+            self.note("log", step=step, loss=3.0 / step, epoch=step / steps, tokens_per_s=100.0, step_time_s=0.02)
             request = read_json(self.run.request) or {}
             do = request["do"] if request.get("id", 0) > self.acted else None
             if do:
                 self.acted = request["id"]
-                self.journal.append("request", id=self.acted, do=do)
+                self.note("request", id=self.acted, do=do)
             if do == "evaluate":
-                self.journal.append("eval", step=step, eval_loss=3.5 / step)
+                self.note("eval", step=step, eval_loss=3.5 / step)
             stop = do == "stop" or self.told
             every = self.plan.get("save_every")
             if (do == "save" or stop or step == steps or (every and step % every == 0)) and self.saved != step:
                 self.save(step)
             if stop and step < steps:
-                self.journal.append("end", step=step, outcome="stopped", saved_step=self.saved)
+                self.note("end", step=step, outcome="stopped", saved_step=self.saved)
                 return
-        self.journal.append("end", step=steps, outcome="done", saved_step=self.saved)
+        self.note("end", step=steps, outcome="done", saved_step=self.saved)
 
 
 if __name__ == "__main__":
