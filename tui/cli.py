@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("tui.commands.stop", "stop a run with everything saved"),
     "resume": ("tui.commands.resume", "go on from the newest good checkpoint"),
     "recipe": ("tui.commands.recipe", "make or check a recipe"),
+    "data": ("tui.commands.data", "check training data, look at its rows"),
     "keeper": ("tui.commands.keeper", "the workspace's background process"),
 }
 

@@ -1,0 +1,338 @@
+"""Memory of one GPU, phase by phase: the peak is the largest phase, never a sum of each part's maximum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.plan import optimizers
+from engine.plan.layers import BF16, FP32, Numerics, layer
+from engine.plan.request import Request
+from engine.plan.shapes import Block, Shape
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transients")
+LITGPT_CHUNK = 128  # tokens of one chunk of LitGPT's cross-entropy
+TRL_TILE = 4096 * 8192  # logits that TRL's fused head holds at once
+ZERO_BUCKET = 500_000_000  # DeepSpeed's reduce and prefetch buckets, elements
+ZERO3_LIVE = 1_000_000_000  # stage3_max_live_parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """One phase and what it holds, in bytes."""
+
+    name: str
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """Bytes allocated at this phase's peak."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class State:
+    """What stays for the whole run, on one GPU, and what a step adds to it (bytes)."""
+
+    weights: float
+    optimizer: float
+    gradients: float  # once backward has ended
+    step: float  # temporary at the optimizer's step
+    casts: float  # bf16 copies that autocast keeps
+    trained: float  # parameters that are trained, all GPUs together
+    root: float = 0.0  # gathered embedding and head
+    gathered: float = 0.0  # gathered layer
+    gathered_grads: float = 0.0  # its gradients before they are reduced
+    root_grads: float = 0.0  # gradients of embedding and head while they are reduced
+    buckets: float = 0.0
+    adapter: float = 0.0  # the adapter's share of weights + gradients + optimizer, for the breakdown
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The phases of a step and the largest one."""
+
+    phases: tuple[Phase, ...]
+    state: State
+    forward: float  # one layer's forward without gradients
+
+    @property
+    def peak(self) -> Phase:
+        """The phase that decides."""
+        return max(self.phases, key=lambda phase: phase.total)
+
+    def phase(self, name: str) -> Phase:
+        """A phase by name."""
+        return next(p for p in self.phases if p.name == name)
+
+
+def numerics(r: Request) -> Numerics:
+    """How the request's layers are computed."""
+    litgpt = r.framework == "litgpt"
+    torchtune = r.framework == "torchtune"
+    unsloth = r.framework == "unsloth"
+    full = r.method == "full"
+    sharded = r.sharding in ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+    old = r.transformers is not None and r.transformers < 4.48
+    # fp32 weights under autocast: the sharded wrappers hand bf16 to the layers instead
+    wide = r.bf16_master == "fp32" and not sharded
+    repeat = False
+    if old and not litgpt:
+        repeat = r.attn_implementation != "flash" or r.shape.family in ("mistral", "mixtral", "qwen2", "phi3")
+    liger = r.loss == "liger" and not r.fused_kernels
+    return Numerics(
+        tokens=r.tokens,
+        sequence=r.max_length,
+        trains_base=full,
+        weight_bytes=FP32 if wide else BF16,
+        grad_bytes=FP32 if wide else BF16,
+        lora=r.lora_targets,
+        rank=0 if full else r.lora_r,
+        lora_bytes=BF16 if r.lora_dtype == "bf16" else FP32,
+        dora=r.use_dora,
+        dropout=r.lora_dropout > 0 and not unsloth,
+        autocast=not (litgpt or torchtune),
+        quant=r.quant if r.method == "qlora" else None,
+        residual=FP32 if (wide and not litgpt) or (r.kbit_prepare and r.method == "qlora") else BF16,
+        attention="eager" if r.attn_implementation == "eager" else "flash",
+        repeat_kv=repeat,
+        fused_norm=r.fused_kernels or liger or r.compile or unsloth,
+        fused_mlp=liger or r.compile or unsloth,
+        fused_lora=unsloth or (r.fused_kernels and r.method == "qlora"),
+        old_bnb=r.year is not None and r.year <= 2023,
+        litgpt=litgpt,
+    )
+
+
+def quantised_bytes(r: Request) -> float:
+    """Bytes of one quantised weight with its constants."""
+    return {
+        "nf4": 0.5 + 4 / 64,  # one fp32 maximum for 64 weights
+        "fp4": 0.5 + 4 / 64,
+        "nf4-dq": 0.5 + 1 / 64 + 4 / (64 * 256),  # the maxima in 8 bits, with an fp32 one for 256 of them
+        "gptq": 0.5 + 2.5 / 128,  # an fp16 scale and a 4-bit zero for 128 weights
+        "int8": 1.0,
+    }[r.quant]
+
+
+def adapter_parameters(r: Request) -> float:
+    """Parameters that an adapter trains: A and B of each matrix, DoRA's magnitudes, whole modules to save."""
+    total = 0
+    for block in r.shape.blocks:
+        for lin in block.linears:
+            if lin.name in r.lora_targets:
+                total += block.count * (r.lora_r * (lin.n_in + lin.n_out) + (lin.n_out if r.use_dora else 0))
+    if "embed_tokens" in r.lora_targets or "lm_head" in r.lora_targets:
+        names = r.lora_targets & {"embed_tokens", "lm_head"}
+        total += len(names) * r.lora_r * (r.shape.vocab + r.shape.hidden)
+    return float(total + saved_modules(r))
+
+
+def saved_modules(r: Request) -> float:
+    """Parameters of `modules_to_save`, which are trained whole beside the adapter."""
+    s, total = r.shape, 0
+    for name in r.lora_modules_to_save:
+        if name in ("embed_tokens", "lm_head"):
+            total += s.vocab * s.hidden
+        else:
+            total += sum(b.by_name[name].parameters * b.count for b in s.blocks if name in b.by_name)
+    return float(total)
+
+
+def base_bytes(r: Request) -> float:
+    """Bytes of all base weights, on one device."""
+    s = r.shape
+    parameters = float(s.parameters) + (s.vocab * s.hidden if r.untie and s.tied else 0)
+    if r.method != "qlora":
+        return parameters * (FP32 if r.bf16_master == "fp32" else BF16)
+    quantised = float(sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused))
+    if r.framework == "litgpt":  # its quantisation takes the head too
+        quantised += s.head
+    # k-bit preparation makes the rest fp32; trainers of transformers 4 cast embedding and head back
+    wide = r.kbit_prepare and (r.transformers or 0) >= 5
+    return quantised * quantised_bytes(r) + (parameters - quantised) * (FP32 if wide else BF16)
+
+
+def state(r: Request) -> State:
+    """What one GPU holds for the whole run."""
+    s, n = r.shape, r.num_gpus
+    full = r.method == "full"
+    trained = float(s.parameters) + (s.vocab * s.hidden if r.untie and s.tied else 0) if full else adapter_parameters(r)
+    wide = r.bf16_master == "fp32" if full else r.lora_dtype != "bf16"
+    width = FP32 if wide else BF16
+    base = base_bytes(r)
+    adapter = 0.0 if full else trained * width
+    rule = optimizers.rule(r.optim)
+    states = trained * rule.state_bytes(width)
+    step = rule.step_bytes(trained, width, largest(s) if full else trained)
+    grads = trained * width
+    casts = 0.0 if full or not wide or r.framework in ("litgpt", "torchtune") else BF16 * trained
+    if full and wide and r.sharding in ("none", "ddp", "pipeline") and r.framework != "litgpt":
+        casts = BF16 * float(s.parameters) if not r.gradient_checkpointing else BF16 * float(s.widest.parameters)
+    if r.optimizer_in_bwd:
+        grads, step = width * float(s.widest.parameters if full else trained / s.layers), 0.0
+    weights = base + adapter
+    extra: dict[str, float] = {}
+    root = BF16 * float(s.embedding + s.head)
+    one = BF16 * float(s.widest.parameters)
+    mode = "ddp" if r.fsdp1_no_shard else r.sharding
+    if r.task == "dpo" and full and not r.precompute_ref:
+        weights += BF16 * float(s.parameters)  # the reference model; an adapter is switched off instead
+    if mode in ("fsdp1", "fsdp2"):
+        packed = one if r.method != "qlora" else layer_packed(r)
+        replicated = 0.0
+        if r.method == "qlora":  # the constants are no parameters: each GPU keeps all of them
+            replicated = s.linear_weights * (quantised_bytes(r) - 0.5) if r.quant in ("nf4", "nf4-dq", "fp4") else 0.0
+        weights = (weights - replicated) / n + replicated
+        states, grads, step = states / n, grads / n, step / n
+        extra = {"root": root, "gathered": packed}
+        if full:  # FSDP1 reduces in bf16, FSDP2 in the fp32 that its gradients are kept in
+            extra["gathered_grads"] = one + (BF16 if mode == "fsdp1" else FP32) * float(s.widest.parameters)
+            extra["root_grads"] = root * (2.0 if mode == "fsdp1" else 3.0)
+        if r.cpu_offload:
+            weights, states, grads, step = replicated, 0.0, 0.0, 0.0
+    elif mode in ("zero1", "zero2", "zero3"):
+        third = mode == "zero3"
+        bucket = BF16 * min(float(ZERO_BUCKET), trained)
+        compute = base if not full else BF16 * float(s.parameters)
+        master = trained * FP32 if full else adapter
+        weights = (compute / n if third else compute) + master / n
+        states /= n
+        grads = (trained * BF16) / (1 if mode == "zero1" else n)
+        step = 0.0  # DeepSpeed steps partition by partition
+        extra = {"buckets": 2 * bucket}
+        if third:
+            extra |= {"gathered": min(BF16 * ZERO3_LIVE, BF16 * float(s.parameters)), "root": root}
+        if r.cpu_offload:
+            weights -= master / n
+            states = 0.0
+    elif mode == "ddp":
+        extra = {"buckets": grads}  # the reducer's buckets hold a second copy of the gradients
+    elif mode == "pipeline" and n > 1:
+        share = (-(-s.layers // n) * s.widest.parameters + s.head + s.vocab * s.hidden * s.tied) / s.parameters
+        share = min(1.0, share)
+        weights, states, grads, step = weights * share, states * share, grads * share, step * share
+    return State(
+        weights=weights, optimizer=states, gradients=grads, step=step, casts=casts, trained=trained,
+        adapter=0.0 if full else adapter + states + grads, **extra,
+    )  # fmt: skip
+
+
+def layer_packed(r: Request) -> float:
+    """Bytes of one gathered 4-bit layer."""
+    block = r.shape.widest
+    packed = sum(lin.weights for lin in block.linears if not lin.fused)
+    return packed * (1.0 if r.quant == "int8" else 0.5) + BF16 * (block.parameters - packed)
+
+
+def largest(s: Shape) -> float:
+    """Elements of the largest parameter."""
+    return float(max(s.vocab * s.hidden, *(lin.weights for b in s.blocks for lin in b.linears)))
+
+
+def head_bytes(r: Request) -> tuple[float, float, float]:
+    """The loss: bytes beside the layers at its peak, bytes of it that stay for backward, gradient of the head."""
+    s, t = r.shape, float(r.tokens)
+    v, d = float(s.vocab), float(s.hidden)
+    full = r.method == "full" or "lm_head" in r.lora_modules_to_save
+    grad = BF16 * v * d if full else 0.0
+    norm = 8 * d * t  # final norm: input, fp32 copy, output
+    if r.framework == "litgpt":
+        # fp32 logits stay in a variable, their log-softmax is saved chunk by chunk
+        unpacked = 2 * BF16 if r.year is not None and r.year <= 2023 else BF16
+        dequantised = unpacked * v * d if r.method == "qlora" else 0.0
+        one = (2 * FP32 + BF16) * v * min(t, LITGPT_CHUNK * r.per_device_train_batch_size)
+        return (2 * FP32 * v + 6 * d) * t + one + dequantised, FP32 * v * t, grad
+    if r.framework == "torchtune" and r.loss == "chunked":
+        return norm + (BF16 + FP32) * v * t + 2 * FP32 * v * t / 8, 0.0, grad
+    if r.loss == "chunked" or r.framework == "unsloth":
+        tile = 10.0 * min(float(TRL_TILE), v * min(t, 4096.0))
+        return norm + (2 * BF16 + FP32) * d * t + tile + (FP32 * v * d if full else 0.0), 0.0, grad
+    if r.loss == "liger":
+        rows = t / max(1.0, v / d)  # its chunks make V/d pieces of the batch
+        wide = 2 * BF16 * d * t
+        return norm + wide + (BF16 + 2 * FP32) * v * rows + grad, 0.0, grad
+    copies = 3.0
+    if r.transformers is not None and 4.46 <= r.transformers < 4.495:
+        copies = 4.0  # the upcast logits stay beside the shifted ones
+    if s.softcap:
+        copies += 1.0
+    return norm + copies * FP32 * v * t, 0.0, grad
+
+
+def memory(r: Request) -> Memory:
+    """All phases of a training step on one GPU."""
+    s, st, num = r.shape, state(r), numerics(r)
+    layers = [(block, layer(s, block, num)) for block in s.blocks]
+    last = max(layers, key=lambda pair: pair[1].backward_peak)
+    stages = r.num_gpus if r.sharding == "pipeline" else 1
+    count = {id(block): block.count / stages for block, _replay in layers}
+    boundary = float(num.residual * s.hidden * r.tokens)
+    if r.framework == "unsloth" and r.gradient_checkpointing:
+        boundary = 0.0  # its checkpoints wait in host memory
+    if r.gradient_checkpointing:
+        saved = sum(count[id(block)] for block, _ in layers) * boundary
+    else:
+        saved = sum(count[id(block)] * replay.saved for block, replay in layers)
+        if num.weight_bytes == FP32 and num.trains_base and not num.litgpt:
+            saved -= BF16 * sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused)
+    loss_peak, loss_kept, head_grad = head_bytes(r)
+    inside = last[1].backward_peak if r.gradient_checkpointing else last[1].backward_peak - last[1].saved
+    base = {"weights": st.weights + st.casts, "optimizer": st.optimizer}
+    ring = st.root + st.gathered + st.buckets
+    # in the loss no layer is gathered, unless they stay so for backward
+    held = st.gathered * (s.layers if not r.reshard_after_forward else 0) + st.root + st.buckets
+    loss = Phase("loss", base | {"activations": saved, "logits": loss_peak, "transients": held})
+    backward = Phase(
+        "backward",
+        base
+        | {
+            "activations": saved + inside,
+            "logits": loss_kept,
+            "gradients": head_grad,
+            "transients": max(ring, held),
+        },
+    )
+    phases = [loss, backward, _end(r, st, base, last, boundary, head_grad)]
+    if not r.optimizer_in_bwd:
+        step = {"weights": st.weights, "optimizer": st.optimizer, "gradients": st.gradients, "transients": st.step}
+        if r.sharding == "ddp":
+            step["transients"] += st.buckets
+        phases.append(Phase("step", step))
+    evaluation = _evaluation(r, base, ring, last)
+    if evaluation:
+        phases.append(evaluation)
+    return Memory(tuple(phases), st, last[1].no_grad_peak)
+
+
+def _end(
+    r: Request, st: State, base: dict[str, float], last: tuple[Block, object], boundary: float, head: float
+) -> Phase:
+    """The end of backward: all gradients exist, one layer is recomputed, sharded gradients are being reduced."""
+    s = r.shape
+    inside = last[1].backward_peak  # type: ignore[attr-defined]
+    activations = inside + boundary
+    transients = st.root + st.gathered + st.buckets
+    if r.sharding == "fsdp1" and r.method != "full" and r.gradient_checkpointing:
+        # FSDP1 hooks the inputs of frozen layers: inputs and their gradients live until backward has ended
+        activations = inside + boundary * (2 * s.layers - 2)
+    if r.sharding in ("fsdp1", "fsdp2") and r.method == "full":
+        # one layer recomputed, its gradients being reduced, or (last) those of embedding and head
+        unreduced = (st.root / BF16 + s.widest.parameters) * st.gradients / st.trained
+        activations = 0.0
+        transients += max(inside + head - unreduced, st.gathered_grads + head - unreduced, st.root_grads - st.gathered)
+    elif r.method == "full":
+        activations = inside - last[1].weight_grads  # type: ignore[attr-defined]
+    return Phase(
+        "end of backward", base | {"gradients": st.gradients, "activations": activations, "transients": transients}
+    )
+
+
+def _evaluation(r: Request, base: dict[str, float], ring: float, last: tuple[Block, object]) -> Phase | None:
+    """Evaluation without gradients: the logits of its batch, one layer's forward."""
+    rows = r.per_device_eval_batch_size
+    if rows is None:
+        return None
+    tokens = float(r.max_length * rows) * (2 if r.task == "dpo" else 1)
+    logits = 0.0 if r.loss in ("chunked", "liger") else (BF16 + 2 * FP32) * r.shape.vocab * tokens
+    forward = last[1].forward_peak * tokens / max(1, r.tokens)  # type: ignore[attr-defined]
+    return Phase("evaluation", base | {"logits": logits, "activations": forward, "transients": ring})

@@ -1,0 +1,277 @@
+"""The closed form as one pure function: a request in, a result out.
+
+result = plan(parse({"model": "Qwen/Qwen3-8B", "method": "qlora", "gpu": "RTX4090"}))
+result.to_json()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.hardware.catalogue import Card
+from engine.plan import servers, speed, storage
+from engine.plan.device import Device, device
+from engine.plan.memory import Memory, memory
+from engine.plan.request import Request
+from engine.plan.servers import Offers, Server
+from engine.plan.speed import Speed
+from engine.plan.storage import Storage
+from engine.text import _
+
+GB = 1e9
+BANDS = {"hf": 0.07, "litgpt": 0.12}  # half-widths of the stated band by stack (docs/planner.md)
+OTHER_BAND = 0.15
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a plan is held against: the card, its memory, the server and the catalogue."""
+
+    card: Card | None
+    capacity: float | None
+    server: Server | None
+    offers: Offers
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A plan."""
+
+    request: Request
+    memory: Memory
+    device: Device
+    band: float
+    verdict: str | None
+    storage: Storage
+    speed: Speed | None
+    hours: float | None
+    tokens: float | None
+    money: tuple[dict[str, Any], ...]
+    context: Context
+    sharding_reason: str | None = None
+    advice: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def low(self) -> float:
+        """Lower end of the allocated band, bytes."""
+        return self.memory.peak.total * (1 - self.band)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the allocated band, bytes."""
+        return self.memory.peak.total * (1 + self.band)
+
+    @property
+    def spare(self) -> float | None:
+        """Bytes of the card that stay free at the least need."""
+        return None if self.context.capacity is None else self.context.capacity - self.device.needs
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as `ftui plan --json` prints it."""
+        peak, d, s = self.memory.peak, self.device, self.storage
+        breakdown = {k: _gb(v) for k, v in peak.parts.items() if v} | {"overhead": _gb(d.device - peak.total)}
+        for part in ("weights", "gradients", "optimizer", "activations", "logits", "transients"):
+            breakdown.setdefault(part, 0.0)
+        trained = self.memory.state.trained
+        return {
+            "id": self.request.id,
+            "model": self.request.model,
+            "parameters": self.request.shape.parameters,
+            "trained_parameters": round(trained),
+            "sharding": self.request.sharding,
+            "per_gpu": {
+                "allocated_gb": _gb(peak.total),
+                "low_gb": _gb(self.low),
+                "high_gb": _gb(self.high),
+                "reserved_gb": _gb(d.reserved),
+                "device_gb": _gb(d.device),
+                "needs_gb": _gb(d.needs),
+                "capacity_gb": None if self.context.capacity is None else _gb(self.context.capacity),
+                "phase": peak.name,
+                "breakdown": breakdown,
+                "phases": {p.name: _gb(p.total) for p in self.memory.phases},
+            },
+            "verdict": self.verdict,
+            "host_ram_gb": _gb(s.host),
+            "host": {"load": _gb(s.host_load), "run": _gb(s.host_run), "merge": _gb(s.host_merge)},
+            "disk": self.disk(),
+            "time": self.time(),
+            "money": list(self.money),
+            "advice": list(self.advice),
+            "sharding_reason": self.sharding_reason,
+            "notes": list(self.request.notes),
+        }
+
+    def disk(self) -> dict[str, Any]:
+        """The disk part, GB."""
+        s = self.storage
+        drives = self.context.server.nvme_tb if self.context.server else ()
+        return {
+            "base": _gb(s.base),
+            "checkpoint": _gb(s.checkpoint, 3),
+            "checkpoints_kept": s.kept,
+            "checkpoints": _gb(s.checkpoints, 3),
+            "merged": _gb(s.merged),
+            "merged_fp8": _gb(s.merged_fp8),
+            "tokenised": _gb(s.tokenised, 3),
+            "total": _gb(s.total),
+            "spread": storage.spread(s, drives),
+        }
+
+    def time(self) -> dict[str, Any]:
+        """The time part: tokens a second of one GPU, hours with their band."""
+        if self.speed is None:
+            return {"tokens_per_s": None, "hours": None, "low": None, "high": None, "basis": None}
+        low = high = None
+        if self.hours is not None:
+            low, high = self.hours / (1 + speed.BAND), self.hours / (1 - speed.BAND)
+        return {
+            "tokens_per_s": round(self.speed.per_gpu, 1),
+            "tokens_per_s_total": round(self.speed.total, 1),
+            "hours": _round(self.hours),
+            "low": _round(low),
+            "high": _round(high),
+            "tokens": self.tokens,
+            "limited_by": self.speed.limited_by,
+            "basis": "estimate",
+        }
+
+
+def _gb(value: float, digits: int = 2) -> float:
+    return round(value / GB, digits)
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def context(r: Request, user: Path | None = None) -> Context:
+    """What a request is held against; a server named in it fills in the card and the number of GPUs (see `on_server`).
+
+    Raises:
+        UsageError: an unknown card without its memory, or a broken catalogue.
+    """
+    offered = servers.offers(user)
+    card, capacity = servers.card_of(r)
+    server = None
+    if r.server is not None:
+        _count, _card, server = servers.find(offered, r.server)
+    if server is None and card is not None:
+        same = servers.same_cards(offered, card, r.num_gpus)
+        server = same[0] if same else None
+    link = server.interconnect if server else ("pcie" if card and not card.nvlink_gb_s else None)
+    return Context(card, capacity, server, offered, link)
+
+
+def on_server(r: Request, user: Path | None = None) -> Request:
+    """The request with the cards of the server that it names.
+
+    Raises:
+        UsageError: no such server.
+    """
+    if r.server is None:
+        return r
+    count, card, _server = servers.find(servers.offers(user), r.server)
+    return r.replace(gpu=card.id, num_gpus=count, gpu_memory_gb=None)
+
+
+def train_tokens(r: Request) -> float | None:
+    """Tokens that the whole run computes, padding included; None when the data is not known."""
+    per_step = float(r.max_length * r.per_device_train_batch_size * r.accumulation * r.data_parallel)
+    if r.max_steps is not None:
+        return r.max_steps * per_step
+    if r.train_tokens is not None:
+        return r.train_tokens * r.num_train_epochs
+    if r.lengths:
+        if r.packing:
+            return r.num_train_epochs * sum(min(length, r.max_length) * rows for length, rows in r.lengths)
+        return r.num_train_epochs * padded_tokens(r)
+    if r.rows is not None:
+        return r.rows * r.num_train_epochs * float(r.max_length)
+    return None
+
+
+def padded_tokens(r: Request) -> float:
+    """Tokens of one epoch when each batch is padded to its longest row (rows in random order)."""
+    total = sum(rows for _length, rows in r.lengths)
+    batch, expected, below = r.per_device_train_batch_size, 0.0, 0
+    for length, rows in r.lengths:
+        reach = ((below + rows) / total) ** batch - (below / total) ** batch
+        expected += min(length, r.max_length) * reach
+        below += rows
+    return expected * total
+
+
+def band(r: Request) -> float:
+    """Half-width of the allocated band."""
+    if r.compile or r.shape.counted is not None or r.shape.experts:
+        return OTHER_BAND
+    return BANDS.get(r.framework, OTHER_BAND)
+
+
+def verdict(m: Memory, d: Device, half: float, capacity: float | None) -> str | None:
+    """`fits` when even the upper end does, `no` when not even the lower end does, `tight` between."""
+    if capacity is None:
+        return None
+    margin = m.peak.total * half
+    if d.needs + margin <= capacity:
+        return "fits"
+    return "no" if d.needs - margin > capacity else "tight"
+
+
+def evaluate(r: Request, ctx: Context) -> Result:
+    """A plan without advice, for a request whose sharding is decided."""
+    m = memory(r)
+    d = device(r, m, ctx.capacity)
+    half = band(r)
+    rate = speed.speed(r, m, ctx.card, ctx.link)
+    tokens = train_tokens(r)
+    hours = tokens / rate.total / 3600 if rate is not None and tokens is not None else None
+    money: tuple[dict[str, Any], ...] = ()
+    if hours is not None and ctx.card is not None:
+        fitting = [ctx.server] if r.server and ctx.server else servers.same_cards(ctx.offers, ctx.card, r.num_gpus)
+        money = tuple(servers.cost(s, hours, ctx.offers.hours_per_month) | {"basis": "estimate"} for s in fitting)
+    return Result(
+        r, m, d, half, verdict(m, d, half, ctx.capacity), storage.storage(r, m, tokens), rate, hours, tokens, money, ctx
+    )
+
+
+def plan(r: Request, *, user: Path | None = None, advise: bool = True) -> Result:
+    """Plan a request.
+
+    Args:
+        r: the request (`request.parse`).
+        user: the user's own catalogue of servers.
+        advise: add ranked advice (each costs a plan of its own).
+
+    Raises:
+        UsageError: an unknown card without its memory, or a server that is not in the catalogue.
+    """
+    from engine.plan import advice, choose
+
+    r = on_server(r, user)
+    ctx = context(r, user)
+    reason = None
+    if r.sharding == "auto":
+        chosen, reason = choose.sharding(r, ctx)
+        r = chosen
+    result = evaluate(r, ctx)
+    if reason:
+        result = dataclasses.replace(result, sharding_reason=reason)
+    if advise:
+        result = dataclasses.replace(result, advice=tuple(advice.advise(result)))
+    return result
+
+
+def describe_verdict(result: Result) -> str:
+    """The verdict in words."""
+    return {
+        "fits": _("fits"),
+        "tight": _("tight: within the error of the prediction"),
+        "no": _("does not fit"),
+        None: _("no card to hold it against"),
+    }[result.verdict]

@@ -1,0 +1,100 @@
+"""Tokens per second: matrix products at a share of the card's peak, everything else at the speed of its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.hardware.catalogue import Card
+from engine.plan.layers import BF16, FP32, layer
+from engine.plan.memory import Memory, numerics
+from engine.plan.request import Request
+
+EFFICIENCY = 0.90  # of the dense peak, in the matrix products themselves
+PASSES = 2.7  # times the sizes on the tape that kernels really move: strided access, casts, launches
+LOSS_PASSES = 10  # reads and writes of fp32 logits
+LINK = 0.7  # of a link's rate that collectives reach
+PCIE = 25e9  # bytes a second each way, where there is no faster link
+HIDDEN = 0.7  # of the computing time, behind which communication can hide
+EXPOSED = 0.2  # of the communication, which never hides
+CPU_ADAM = 15e9  # bytes of optimizer state that a host updates in a second
+BAND = 0.25
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second of one GPU, and of all together; `flops` of one token."""
+
+    per_gpu: float
+    total: float
+    flops: float
+    limited_by: str
+
+
+def flops_per_token(r: Request) -> float:
+    """Floating-point operations of one token, forward, backward and what checkpointing repeats.
+
+    Forward is two operations a parameter and the causal half of the attention scores; backward twice that when
+    weights are trained, once when only an adapter is; checkpointing repeats the layers' forward.
+    """
+    s = r.shape
+    parameters = 2.0 * s.active_parameters
+    context = r.max_length if s.window is None else min(r.max_length, s.window)
+    attention = 2.0 * context * s.q * s.layers
+    forward = parameters + attention
+    backward = (2.0 if r.method == "full" else 1.0) * parameters + 2.0 * attention
+    repeated = forward - 2.0 * s.vocab * s.hidden if r.gradient_checkpointing else 0.0
+    reference = 0.0
+    if r.task == "dpo" and not r.precompute_ref:
+        reference = forward
+    return forward + backward + repeated + reference
+
+
+def speed(r: Request, m: Memory, card: Card | None, link: str | None = None) -> Speed | None:
+    """How fast a request runs on a card; None for a card whose figures are not known."""
+    if card is None:
+        return None
+    peak = (card.bf16_tflops or card.fp16_tflops) * 1e12
+    bandwidth = card.bandwidth_gb_s * 1e9
+    s, num, tokens = r.shape, numerics(r), float(r.tokens)
+    flops = flops_per_token(r)
+    passes = 4.0 if r.gradient_checkpointing else 3.0  # forward once or twice, backward is worth two
+    moved = PASSES * passes * sum(layer(s, b, num).traffic * b.count for b in s.blocks)
+    if r.loss == "full":
+        moved += s.vocab * (BF16 + LOSS_PASSES * FP32) * tokens
+    compute = flops * tokens / (EFFICIENCY * peak)
+    memory = moved / bandwidth
+    st = m.state
+    update = 3.0 * (st.weights * (r.method == "full") + st.gradients + st.optimizer) / bandwidth
+    communication, updates = _communication(r, m, card, link)
+    if r.cpu_offload:
+        updates += st.trained * 3 * FP32 / r.num_gpus / CPU_ADAM + st.trained * 2 * FP32 / r.num_gpus / PCIE
+    busy = compute + memory
+    exposed = max(EXPOSED * communication, communication - HIDDEN * busy)
+    micro = busy + exposed
+    seconds = micro * r.accumulation + update + updates
+    per_gpu = tokens * r.accumulation / seconds
+    if r.sharding == "pipeline" and r.num_gpus > 1:
+        per_gpu /= r.num_gpus  # layers work in turn: the cards together do what one would
+    limits = {"compute": compute, "memory": memory, "communication": exposed, "optimizer": (update + updates)}
+    return Speed(per_gpu, per_gpu * r.num_gpus, flops, max(limits, key=lambda k: limits[k]))
+
+
+def _communication(r: Request, m: Memory, card: Card, link: str | None) -> tuple[float, float]:
+    """Seconds of collectives in one micro-batch, and in one step beside them."""
+    n = r.num_gpus
+    if n == 1 or r.sharding in ("none", "pipeline"):
+        return 0.0, 0.0
+    fast = card.nvlink_gb_s if link in (None, "nvlink") else None
+    rate = LINK * fast * 1e9 / 2 if fast else PCIE
+    if r.num_machines > 1:
+        rate = min(rate, PCIE)
+    share = (n - 1) / n
+    trained = m.state.trained * BF16 * share / rate
+    base = BF16 * r.shape.parameters
+    if r.method == "qlora":
+        base = 0.5 * r.shape.linear_weights + BF16 * (r.shape.embedding + r.shape.head)
+    if r.sharding in ("fsdp1", "fsdp2", "zero3"):
+        gathers = 2.0 if r.reshard_after_forward else 1.0
+        reduce = trained if r.method == "full" else 0.0
+        return gathers * base * share / rate + reduce, 0.0 if r.method == "full" else trained
+    return 0.0, 2.0 * trained

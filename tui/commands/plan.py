@@ -1,0 +1,183 @@
+"""`ftui plan`: will it fit, how long, how much, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from engine.errors import FtuiError, UsageError
+from engine.text import _
+from tui.output import Output
+
+DOES_NOT_FIT = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("words", nargs="*", metavar="RECIPE | key=value", help=_("a recipe (file or name), and values over it"))
+    add("--from", dest="source", metavar="FILE", help=_("many requests, one JSON object a line"))
+    add("--all", action="store_true", help=_("compare all methods on all servers of the catalogue"))
+    add("--model", metavar="M", help=_("a folder with config.json, or a model's name"))
+    add("--method", choices=("full", "lora", "qlora"))
+    add("--server", metavar="S", help=_("for example 8xH200, or an id of the catalogue"))
+    add("--gpu", metavar="CARD", help=_("for example H100"))
+    add("--gpu-memory-gb", type=float, metavar="GB", help=_("memory of a card that the catalogue does not know"))
+    add("--num-gpus", type=int, metavar="N")
+    add("--max-length", type=int, metavar="N", help=_("tokens of a row"))
+    add("--per-device-train-batch-size", "--batch", dest="batch", type=int, metavar="N")
+    add("--global-batch-size", type=int, metavar="N")
+    add("--lora-r", type=int, metavar="R")
+    add("--sharding", metavar="KIND", help=_("auto, none, ddp, fsdp2, zero2, zero3 or pipeline"))
+    add("--rows", type=int, metavar="N", help=_("rows of the data, for the time"))
+    add("--train-tokens", type=float, metavar="N", help=_("tokens of one epoch, for the time"))
+    add("--max-steps", type=int, metavar="N")
+    add("--num-train-epochs", type=float, metavar="N")
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Plan it."""
+    if args.source:
+        return _many(args, out)
+    from engine.plan import request
+    from engine.plan.plan import plan
+    from engine.plan.servers import user_file
+
+    values = _values(args)
+    if args.all:
+        return _all(values, out)
+    result = plan(request.parse(values), user=user_file())
+    if out.as_json:
+        out.json(result.to_json())
+    else:
+        from tui.plan_text import show
+
+        show(result, out)
+    return DOES_NOT_FIT if result.verdict == "no" else 0
+
+
+def _many(args: argparse.Namespace, out: Output) -> int:
+    """`--from`: one result or one error a line; an error stops nothing, and the exit code tells of the worst."""
+    import orjson
+
+    from engine.plan import request
+    from engine.plan.plan import plan
+    from engine.plan.servers import user_file
+
+    try:
+        lines = Path(args.source).read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(
+            _("the requests cannot be read: {reason}").format(reason=error.strerror or str(error)), where=args.source
+        ) from error
+    code, user = 0, user_file()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        identity: Any = None
+        try:
+            try:
+                values = orjson.loads(line)
+            except ValueError as error:
+                raise UsageError(_("not a JSON object: {reason}").format(reason=str(error)[:100])) from error
+            identity = values.get("id") if isinstance(values, dict) else None
+            result = plan(request.parse(values), user=user)
+        except FtuiError as error:
+            error.where = f"{args.source}:{number}" + (f" {error.where}" if error.where else "")
+            out.json({"id": identity, "error": error.to_json()})
+            code = 2
+            continue
+        out.json(result.to_json())
+        if result.verdict == "no" and code == 0:
+            code = DOES_NOT_FIT
+    return code
+
+
+def _all(values: dict[str, Any], out: Output) -> int:
+    from engine.plan import everything, request
+    from engine.plan.servers import user_file
+
+    rows = everything.compare(request.parse(values), user_file())
+    if out.as_json:
+        out.json({"model": values.get("model"), "rows": [row.to_json() for row in rows]})
+    else:
+        from tui.plan_text import show_all
+
+        show_all(rows, out)
+    return 0 if any(row.result.verdict == "fits" for row in rows) else DOES_NOT_FIT
+
+
+def _values(args: argparse.Namespace) -> dict[str, Any]:
+    """The request that the arguments describe."""
+    recipe = next((word for word in args.words if "=" not in word), None)
+    pairs = [word for word in args.words if word != recipe]
+    given = {
+        "model": args.model, "method": args.method, "server": args.server, "gpu": args.gpu,
+        "gpu_memory_gb": args.gpu_memory_gb, "num_gpus": args.num_gpus, "max_length": args.max_length,
+        "per_device_train_batch_size": args.batch, "global_batch_size": args.global_batch_size,
+        "lora_r": args.lora_r, "sharding": args.sharding, "rows": args.rows, "train_tokens": args.train_tokens,
+        "max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs,
+    }  # fmt: skip
+    given = {key: value for key, value in given.items() if value is not None}
+    values = _from_recipe(recipe, pairs, given) if recipe else _plain(pairs, given)
+    if not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
+        values |= _local_gpus(values)
+    return values
+
+
+def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    import yaml
+
+    if "model" not in given and not any(pair.startswith(("model=", "config=")) for pair in pairs):
+        raise UsageError(
+            _("there is nothing to plan"), fix=_("`ftui plan RECIPE`, or `ftui plan --model M --method lora`")
+        )
+    values: dict[str, Any] = {"transformers": "5", "max_length": 2048}
+    for pair in pairs:
+        key, _sign, text = pair.partition("=")
+        try:
+            values[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(_("'{pair}' is not a value").format(pair=pair[:80]), where=key[:40]) from error
+    values |= given
+    if values.get("method") == "qlora":
+        values.setdefault("lora_dtype", "bf16")  # what TRL trains on a quantised base
+    return values
+
+
+def _from_recipe(name: str, pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    from engine import recipe
+    from engine.findings import has_errors
+    from engine.plan import from_recipe, servers
+
+    loaded = recipe.load(recipe.find(name), pairs)
+    if has_errors(loaded.findings):
+        first = next(f for f in loaded.findings if f.level == "error")
+        raise UsageError(first.detail, where=f"{name}: {first.key or ''}".rstrip(": "), fix=first.fix or None)
+    number = given.get("num_gpus")
+    if number is None and "server" in given:
+        number = servers.find(servers.offers(servers.user_file()), given["server"])[0]
+    if number is None:
+        number = _local_gpus({}).get("num_gpus", 1)
+    resolved = recipe.resolve(loaded, num_gpus=number)
+    values = from_recipe.values(resolved, num_gpus=number)
+    found = from_recipe.lengths(resolved.get("dataset_path"))
+    if found:
+        values["length_histogram"] = found
+    return values | given
+
+
+def _local_gpus(values: dict[str, Any]) -> dict[str, Any]:
+    """This machine's cards, when it has any."""
+    from engine.hardware.gpus import Probe
+
+    with Probe() as probe:
+        cards = probe.list()
+    if not cards:
+        return {}
+    first = cards[0]
+    return {
+        "gpu": first.name, "gpu_memory_gb": first.memory_total / 1e9 if first.memory_total else None,
+        "num_gpus": values.get("num_gpus", len(cards)),
+    }  # fmt: skip
