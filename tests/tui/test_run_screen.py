@@ -188,7 +188,6 @@ async def test_nothing_is_drawn_when_nothing_changed(house: Path, monkeypatch: p
         return poll(source, *args)
 
     monkeypatch.setattr(RunSource, "poll", counted)
-    monkeypatch.setattr("tui.app.LISTING_S", 60.0)
     app = RunApp(fake_run.running(house / "ft").run)
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
@@ -204,6 +203,29 @@ async def test_nothing_is_drawn_when_nothing_changed(house: Path, monkeypatch: p
         before = polls
         await until(lambda: polls > before + 5, pilot)
         assert refreshed == []
+
+
+async def test_the_list_of_runs_behind_it_does_not_draw_it_again(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = fake_run.running(house / "ft")
+    app = RunApp(fake.run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await until(lambda: app.runs, pilot)
+        await pilot.pause(0.3)
+        drawn: list[str] = []
+        refresh = Widget.refresh
+
+        def noted(widget: Widget, *regions: Any, **options: Any) -> Any:
+            drawn.append(type(widget).__name__)
+            return refresh(widget, *regions, **options)
+
+        monkeypatch.setattr(Widget, "refresh", noted)
+        fake.train([0.5])
+        await until(lambda: app.runs and app.runs[0].step == 1241, pilot)
+        await pilot.pause(0.3)
+        assert set(drawn) == {"RunHeader", "LossChart", "RunNumbers"}
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, HomeScreen) and app.screen.table.selected.step == 1241, pilot)
 
 
 async def test_it_does_not_read_while_another_screen_is_in_front(house: Path) -> None:

@@ -65,6 +65,14 @@ def test_only_the_changed_span_of_a_row_is_reported() -> None:
     assert new.changes(old) == [Region(9, 1, 9, 1), Region(3, 2, 1, 1)]
 
 
+def test_changes_far_apart_are_two_spans() -> None:
+    old, new = Cells(80, 1), Cells(80, 1)
+    new.put(2, 0, "a")
+    new.put(10, 0, "b")
+    new.put(60, 0, "cc")
+    assert new.changes(old) == [Region(2, 0, 9, 1), Region(60, 0, 2, 1)]
+
+
 def test_a_change_of_ink_is_a_change() -> None:
     old, new = Cells(4, 1), Cells(4, 1)
     old.put(0, 0, "ab")

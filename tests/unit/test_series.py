@@ -66,13 +66,23 @@ def test_a_view_keeps_its_points_when_the_run_goes_back() -> None:
         before.values[0] = 3.0
 
 
-def test_the_average_begins_as_a_mean_and_then_forgets() -> None:
+def test_the_average_follows_a_short_curve_closely_and_smooths_a_long_one() -> None:
     series = Series()
-    series.extend([1, 2, 3], [3.0, 1.0, 2.0])
-    assert series.view().ema.tolist() == pytest.approx([3.0, 2.0, 2.0])
-    series.extend(range(4, 400), [7.0] * 396)
-    assert series.view().ema[-1] == pytest.approx(7.0, abs=1e-6)
-    assert series.view().ema[3 + EMA_POINTS] > 5.5
+    series.extend([1, 2], [3.0, 1.0])
+    assert series.view().ema.tolist() == pytest.approx([3.0, 1.0], abs=0.11)
+    falling = [5.0 - 0.1 * i for i in range(40)]
+    series.extend(range(3, 43), falling)
+    assert series.view().ema[-1] == pytest.approx(falling[-1], abs=0.1 * 2.5)  # it lags two or three points
+    series.extend(range(43, 600), [1.0 + (i % 2) for i in range(557)])
+    late = series.view().ema[-100:]
+    assert late.max() - late.min() < 0.25  # of a noise of 1
+
+
+def test_the_average_looks_back_over_few_points() -> None:
+    series = Series()
+    series.extend(range(200), [3.0] * 200)
+    series.extend(range(200, 200 + 3 * EMA_POINTS), [7.0] * (3 * EMA_POINTS))
+    assert series.view().ema[-1] == pytest.approx(7.0, abs=0.02)
 
 
 @given(

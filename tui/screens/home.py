@@ -64,8 +64,18 @@ class HomeScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Follow the app's list of runs, and its colors."""
-        self.watch(self.app, "runs", self.show)
+        self.watch(self.app, "runs", self._follow)
         self.app.theme_changed_signal.subscribe(self, lambda _theme: self._draw_text())
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was in front."""
+        self.query_one(HeaderBar).show(self.ftui.runs)
+        self.show(self.ftui.runs)
+
+    def _follow(self, rows: tuple[RunRow, ...] | None) -> None:
+        # Textual draws the screen in front again, all of it, when one behind it changes.
+        if self.app.screen is self or self.app.screen.is_modal:
+            self.show(rows)
 
     def show(self, rows: tuple[RunRow, ...] | None) -> None:
         """Take a new list of runs; None: not read yet."""

@@ -216,7 +216,7 @@ class RunScreen(Screen[None]):
 
             return control.send(self.folder, what)
 
-        self.ftui.background(task, lambda _answer: self.notify(done, markup=False), failed=self._refused)
+        self.ftui.background(task, lambda _answer: self.notify(done, markup=False, timeout=3), failed=self._refused)
 
     def action_resume_run(self) -> None:
         """Go on with a run that stopped, failed or was lost."""
@@ -229,7 +229,7 @@ class RunScreen(Screen[None]):
         done = _("{run} goes on").format(run=self.folder.name)
         self.ftui.background(
             task,
-            lambda _started: self.notify(done, markup=False),
+            lambda _started: self.notify(done, markup=False, timeout=3),
             failed=self._refused,
             busy=_("resuming {run}").format(run=self.folder.name),
         )

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-EMA_POINTS = 10  # the moving average looks back over about so many points
-_ALPHA = 2.0 / (EMA_POINTS + 1)
+EMA_POINTS = 10  # the moving average looks back over about so many points,
+EMA_SHARE = 0.1  # or over this share of what there is: on a short falling curve a longer one would lag visibly
 _STEPS, _VALUES, _EMA = range(3)
 
 
@@ -92,18 +92,18 @@ class Series:
         self._count = end
 
     def _averages(self, values: list[float], begin: int) -> list[float]:
-        """The moving average of the next points; it begins as a plain mean, so the first value has no extra weight."""
+        """The moving average of the next points, which follow `begin` others."""
         average = self._average
         result = []
         infinity = float("inf")
-        for index, value in enumerate(values, begin + 1):
+        for index, value in enumerate(values, begin):
             if not -infinity < value < infinity:
                 result.append(float("nan"))
                 continue
             if average is None:
                 average = value
             else:
-                average += (value - average) * (_ALPHA if index > EMA_POINTS / 2 else 1.0 / index)
+                average += (value - average) * 2.0 / (min(EMA_POINTS, 1.0 + EMA_SHARE * index) + 1.0)
             result.append(average)
         self._average = average
         return result

@@ -21,6 +21,7 @@ from textual.widget import Widget
 
 from tui.widgets.glyphs import BRAILLE, Glyphs, choose
 
+_JOIN = 12  # changes no further apart are sent as one: moving the cursor costs about as many bytes
 _SPACE = 32
 _CONTINUED = 0  # second column of a wide character
 
@@ -87,14 +88,14 @@ class Cells:
         return begin
 
     def changes(self, old: Cells) -> list[Region]:
-        """The changed span of each row, compared with a grid of the same size."""
+        """The changed spans of each row, compared with a grid of the same size."""
         different = (self.codes != old.codes) | (self.inks != old.inks)
-        rows = np.flatnonzero(different.any(axis=1))
-        if not len(rows):
-            return []
-        first = different[rows].argmax(axis=1).tolist()
-        last = (self.width - different[rows][:, ::-1].argmax(axis=1)).tolist()
-        return [Region(a, y, b - a, 1) for y, a, b in zip(rows.tolist(), first, last, strict=True)]
+        regions = []
+        for y in np.flatnonzero(different.any(axis=1)).tolist():
+            columns = np.flatnonzero(different[y])
+            for span in np.split(columns, np.flatnonzero(np.diff(columns) > _JOIN) + 1):
+                regions.append(Region(int(span[0]), y, int(span[-1] - span[0]) + 1, 1))
+        return regions
 
     def strip(self, y: int, styles: list[Style]) -> Strip:
         """One row as a strip."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tui.widgets.run_table import ASCII_SYMBOLS, SYMBOLS
+
 Mode = Literal["braille", "block", "ascii"]
 
 
@@ -17,11 +19,7 @@ class Glyphs:
     """One set of signs; every one is a single column wide."""
 
     mode: Mode
-    bullet: str = "●"
-    hollow: str = "○"
-    check: str = "✓"
     cross: str = "✗"
-    square: str = "■"
     dot: str = "·"
     dash: str = "─"
     line: str = "─"  # what a curve looks like, for the legend
@@ -38,21 +36,24 @@ class Glyphs:
     degree: str = "°"
 
     def state(self, state: str) -> str:
-        """The sign of a run's state."""
-        signs = {"done": self.check, "failed": self.cross, "lost": self.cross, "stopped": self.square}
-        return signs.get(state, self.hollow if state in ("queued", "starting") else self.bullet)
+        """The sign of a run's state, as in the list of runs."""
+        signs = {"ascii": ASCII_SYMBOLS, "block": _CONSOLE_SYMBOLS}.get(self.mode, SYMBOLS)
+        return signs.get(state, "?")
 
 
+_CONSOLE_SYMBOLS = {
+    **ASCII_SYMBOLS,
+    "running": "•",
+    "saving": "•",
+    "stopped": "■",
+    "done": "√",
+}
 BRAILLE = Glyphs("braille")
 # The console's font has the old PC character set: no braille, no eighths, no check marks.
-BLOCK = Glyphs("block", bullet="•", hollow="○", check="√", cross="x", full="█", parts="▌", track="─")
+BLOCK = Glyphs("block", cross="x", full="█", parts="▌", track="─")
 ASCII = Glyphs(
     "ascii",
-    bullet="*",
-    hollow="o",
-    check="+",
     cross="x",
-    square="#",
     dot="-",
     dash="-",
     line="*",

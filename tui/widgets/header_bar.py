@@ -46,7 +46,11 @@ class HeaderBar(Widget):
     def on_mount(self) -> None:
         """Follow the app's list of runs."""
         if hasattr(self.app, "runs"):
-            self.watch(self.app, "runs", self.show)
+            self.watch(self.app, "runs", self._follow)
+
+    def _follow(self, rows: tuple[RunRow, ...] | None) -> None:
+        if self.app.screen is self.screen or self.app.screen.is_modal:  # not behind another screen: see HomeScreen
+            self.show(rows)
 
     def show(self, rows: tuple[RunRow, ...] | None) -> None:
         """Take a new list of runs."""

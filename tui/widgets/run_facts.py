@@ -56,7 +56,9 @@ class RunHeader(CellWidget):
         snapshot = self._snapshot
         ink = STATE_INK.get(snapshot.state, Ink.PLAIN)
         state = f"{self.glyphs.state(snapshot.state)} {state_word(snapshot.state)}"
-        step = f"{whole(snapshot.step)}/{whole(snapshot.max_steps)}" if snapshot.max_steps else whole(snapshot.step)
+        step = whole(snapshot.step) if snapshot.step or snapshot.max_steps else ""
+        if snapshot.max_steps:
+            step += f"/{whole(snapshot.max_steps)}"
         x = cells.put(1, 0, "ftui", Ink.ACCENT) + 2
         x = cells.put(x, 0, snapshot.name, Ink.STRONG, end=cells.width - len(state) - len(step) - 3) + 1
         x = cells.put(x, 0, state, ink) + 1
