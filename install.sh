@@ -58,7 +58,7 @@ attempt() {
   [[ -t 1 ]] || say "  $what"
   LOGGED=yes
   printf '\n== %s\n' "$*" >>"$LOG"
-  "$@" >>"$LOG" 2>&1 </dev/null 8>&- 9<&- &
+  "$@" >>"$LOG" 2>&1 </dev/null 8>&- &
   CHILD=$!
   if [[ -t 1 ]]; then
     while kill -0 "$CHILD" 2>/dev/null; do
@@ -374,7 +374,8 @@ main() {
   [[ -n ${UV_FIND_LINKS:-} || -z ${PIP_FIND_LINKS:-} ]] || export UV_FIND_LINKS=${PIP_FIND_LINKS// /,}
   [[ -n ${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-} || -z ${PIP_INDEX_URL:-} ]] || export UV_DEFAULT_INDEX=$PIP_INDEX_URL
 
-  # The lock is the checkout's folder itself, so that nothing is left behind.
+  # The lock is the checkout's folder itself, so that no file is left behind. What is started holds it too: the pip of
+  # an install.sh that was killed goes on alone.
   exec 9<"$ROOT"
   if command -v flock >/dev/null && ! flock -n 9; then
     say "another install is at work in $ROOT; waiting for it"
