@@ -1,0 +1,163 @@
+"""The same row twice, nearly the same row twice, and training rows among those for evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.data.shingles import BANDS, PLACES, SIDE, WHOLE
+
+U64 = NDArray[np.uint64]
+# The share of words in common (Jaccard). Where every seventh word of a text was replaced it is 0.75; the estimate is
+# good to about 0.05.
+THRESHOLD = 0.62
+SIDE_THRESHOLD = 0.4  # at least that much of the prompts, and of the answers
+CHUNK = 1 << 16
+
+
+@dataclass
+class Prints:
+    """What is kept of each row to compare it: hashes of its content, and its signature."""
+
+    line: NDArray[np.int64]
+    exact: U64  # of the row's messages as they are
+    normal: U64  # of the same in lower case, white space as one space
+    prompt: U64  # of the normalized text before the answer; 0 for texts
+    answer: U64  # of the normalized last answer; 0 where there is none
+    swapped: U64  # of preferences: `exact` with the two answers exchanged; else 0
+    keys: NDArray[np.uint32]  # of `shingles`
+    minima: NDArray[np.uint16]
+
+    @classmethod
+    def empty(cls) -> Prints:
+        """No rows."""
+        none = np.zeros(0, np.uint64)
+        keys, minima = np.zeros((0, BANDS), np.uint32), np.zeros((0, PLACES), np.uint16)
+        return cls(np.zeros(0, np.int64), none, none, none, none, none, keys, minima)
+
+    @classmethod
+    def join(cls, parts: list[Prints]) -> Prints:
+        """The rows of all parts, in order."""
+        if not parts:
+            return cls.empty()
+        names = ("line", "exact", "normal", "prompt", "answer", "swapped", "keys", "minima")
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def first_index(values: U64) -> NDArray[np.int64]:
+    """For each place, the first place that holds the same value (its own where it is the first)."""
+    _unique, first, back = np.unique(values, return_index=True, return_inverse=True)
+    return np.asarray(first[back], np.int64)
+
+
+def repeats(values: U64) -> NDArray[np.int64]:
+    """For each place, the place of the same value before it; -1 where there is none."""
+    first = first_index(values)
+    return np.where(first < np.arange(len(values)), first, -1)
+
+
+def near(prints: Prints, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each row, an earlier row that is nearly the same; -1 where there is none, or where it is an exact duplicate.
+
+    Args:
+        prints: the rows.
+        exact: `repeats(prints.exact)`.
+    """
+    partner = repeats(prints.normal)
+    alone = np.flatnonzero((partner < 0) & prints.keys.any(axis=1))
+    found = similar(prints.keys[alone], prints.minima[alone])
+    hit = found >= 0
+    partner[alone[hit]] = alone[found[hit]]
+    partner[exact >= 0] = -1
+    return partner
+
+
+def similar(keys: NDArray[np.uint32], minima: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """For each row, an earlier row that is alike; -1 where there is none.
+
+    Rows that share a band are candidates. Of a band that many rows share (a phrase that all have) each row is compared
+    with the one before it and with the first, so that the time grows with the number of rows, not with its square.
+    """
+    partner = np.full(len(keys), -1, np.int64)
+    for band in range(BANDS):
+        column = keys[:, band]
+        order = np.argsort(column, kind="stable")
+        same = np.flatnonzero(column[order[1:]] == column[order[:-1]])
+        if not len(same):
+            continue
+        later, before = order[same + 1], order[same]
+        opens = np.diff(same, prepend=-2) != 1
+        heads = before[opens][np.cumsum(opens) - 1]
+        _accept(minima, partner, later, before)
+        _accept(minima, partner, later, heads)
+    return partner
+
+
+def _accept(
+    minima: NDArray[np.uint16], partner: NDArray[np.int64], later: NDArray[np.int64], before: NDArray[np.int64]
+) -> None:
+    wanted = partner[later] < 0
+    later, before = later[wanted], before[wanted]
+    for start in range(0, len(later), CHUNK):
+        a, b = later[start : start + CHUNK], before[start : start + CHUNK]
+        alike = are_alike(minima[a], minima[b])
+        partner[a[alike]] = b[alike]
+
+
+def are_alike(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> NDArray[np.bool_]:
+    """Whether pairs of rows are near duplicates, by their minima."""
+    equal = a == b
+    whole = equal[:, :WHOLE].mean(axis=1) >= THRESHOLD
+    prompt = equal[:, WHOLE : WHOLE + SIDE].mean(axis=1) >= SIDE_THRESHOLD
+    answer = equal[:, WHOLE + SIDE :].mean(axis=1) >= SIDE_THRESHOLD
+    return np.asarray(whole & prompt & answer)
+
+
+@dataclass
+class Overlap:
+    """Rows for evaluation that are in the training data: for each its training row, or -1."""
+
+    same: NDArray[np.int64]
+    alike: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+
+
+def overlap(train: Prints, held_out: Prints) -> Overlap:
+    """Which rows for evaluation are in the training data: the same, nearly the same, or with the same prompt."""
+    same = _look_up(train.normal, held_out.normal)
+    prompt = np.where(held_out.prompt == 0, -1, _look_up(train.prompt, held_out.prompt))
+    alike = np.full(len(same), -1, np.int64)
+    open_rows = np.flatnonzero((same < 0) & held_out.keys.any(axis=1))
+    if len(open_rows) and len(train.line):
+        alike[open_rows] = _similar_across(train, held_out, open_rows)
+    prompt[(same >= 0) | (alike >= 0)] = -1
+    return Overlap(same, alike, prompt)
+
+
+def _look_up(known: NDArray[Any], asked: NDArray[Any]) -> NDArray[np.int64]:
+    """For each asked value its first place among the known ones, or -1."""
+    if not len(known):
+        return np.full(len(asked), -1, np.int64)
+    order = np.argsort(known, kind="stable")
+    place = np.searchsorted(known[order], asked)
+    place[place == len(known)] = 0
+    hit = known[order[place]] == asked
+    return np.where(hit, order[place], -1)
+
+
+def _similar_across(train: Prints, held_out: Prints, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of the given rows for evaluation, a training row that is alike; -1 where there is none."""
+    partner = np.full(len(places), -1, np.int64)
+    for band in range(BANDS):
+        rows = np.flatnonzero(partner < 0)
+        candidates = _look_up(train.keys[:, band], held_out.keys[places[rows], band])
+        hit = candidates >= 0
+        rows, candidates = rows[hit], candidates[hit]
+        for start in range(0, len(rows), CHUNK):
+            a, b = rows[start : start + CHUNK], candidates[start : start + CHUNK]
+            alike = are_alike(held_out.minima[places[a]], train.minima[b])
+            partner[a[alike]] = b[alike]
+    return partner

@@ -1,0 +1,215 @@
+"""`preview`: rows as a model will see them, with what is trained and what is cut marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from engine.data import forms, reader, sources, turns
+from engine.data.forms import Row
+from engine.data.rawjson import RowDecoder
+from engine.data.tally import Tally
+from engine.data.template import TemplateError
+from engine.data.tokens import Encoded, Model
+from engine.data.worker import Block
+from engine.errors import UsageError
+from engine.text import _, number
+
+SHOWN = 4000  # characters of a row that are printed
+
+Piece = tuple[str, str | None]
+
+
+@dataclass
+class Shown:
+    """One row to be shown: a title, and its text in pieces with their style (None, "accent", "dim" or "error")."""
+
+    line: int
+    title: str
+    pieces: list[Piece] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The row for `--json`."""
+        return {"line": self.line, **self.document}
+
+
+def visible(text: str) -> str:
+    """Text that a terminal prints and does not obey: controls and invisible characters become escapes."""
+    if all(c.isprintable() or c == "\n" for c in text):
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text
+    )
+
+
+def _short(text: str) -> str:
+    return (
+        text if len(text) <= SHOWN else text[:SHOWN] + _("… ({n} more characters)").format(n=number(len(text) - SHOWN))
+    )
+
+
+def preview(
+    file: str,
+    *,
+    count: int = 3,
+    start: int = 1,
+    model: str | None = None,
+    max_length: int | None = None,
+    columns: dict[str, str] | None = None,
+    delimiter: str | None = None,
+) -> list[Shown]:
+    """Some rows of a file, through the model's template where one is given.
+
+    Args:
+        file: a file, folder or glob.
+        count: how many rows.
+        start: the first of them, counted from 1.
+        model: a model's folder.
+        max_length: what is cut after so many tokens is marked.
+        columns: our names of columns to the file's own.
+        delimiter: the sign between CSV columns.
+
+    Raises:
+        UsageError: the file or the model cannot be read, or has no such row.
+    """
+    loaded: Model | None = None
+    if model is not None:
+        from engine.data import tokens
+
+        loaded = tokens.load(model)
+    found = []
+    for path in sources.resolve([file]):
+        tally = Tally()
+        rows = _rows(reader.blocks(path, tally, delimiter))
+        skip = start - 1 if not found else 0
+        for line, value in islice(rows, skip, skip + count - len(found)):
+            found.append(_row(f"{path.name}:{line}", line, value, loaded, max_length, columns or {}))
+        if len(found) >= count:
+            break
+        if not found and (problem := next(iter(tally.findings(str(path))), None)):
+            raise UsageError(problem.detail, where=str(path), fix=problem.fix, kind=problem.kind)
+    if not found:
+        raise UsageError(
+            _("there is no row {row}").format(row=number(start)),
+            where=file,
+            fix=_("choose a smaller one"),
+            kind="no_row",
+        )
+    return found
+
+
+def _rows(blocks: Iterator[Block]) -> Iterator[tuple[int, Any]]:
+    """Each row's line and its value, or its text where that is not JSON."""
+    decoder = RowDecoder()
+    for block in blocks:
+        if isinstance(block.data, bytes):
+            lines = enumerate(block.data.split(b"\n"), block.line)
+            texts: Iterator[tuple[int, Any]] = (
+                (at, line.decode("utf-8", "replace")) for at, line in lines if line.strip()
+            )
+        else:
+            texts = iter(block.data)
+        for line, text in texts:
+            if not isinstance(text, str):
+                yield line, text
+                continue
+            try:
+                yield line, decoder.decode(text)
+            except (ValueError, RecursionError):
+                yield line, text
+
+
+def _row(
+    title: str, line: int, value: Any, model: Model | None, max_length: int | None, columns: dict[str, str]
+) -> Shown:
+    problems: list[str] = []
+
+    def say(kind: str, *_details: str, **_more: str) -> None:
+        if kind not in problems:
+            problems.append(kind)
+
+    if isinstance(value, dict):
+        value = forms.rename(value, columns) if columns else value
+        form, _used = forms.recognize(value)
+    else:
+        form = ""
+    if not form:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        document = {"form": None, "problems": ["missing_messages"]}
+        return Shown(
+            line, _("{title}  not a training row").format(title=title), [(visible(_short(text)), "error")], document
+        )
+    row = forms.make_row(value, form, say)
+    turns.check(row, say)
+    shown = Shown(line, f"{title}  {form}", document={"form": form, "problems": problems})
+    if problems:
+        shown.title += "  " + ", ".join(problems)
+    encoded = None if model is None or row.broken else model.encode([row])[0]
+    if isinstance(encoded, Encoded):
+        assert model is not None
+        _tokens(shown, encoded, model, max_length)
+    else:
+        if isinstance(encoded, TemplateError):
+            problems.append("template_error")
+            shown.pieces.append((visible(str(encoded)[:300]), "error"))
+        _turns(shown, row)
+    return shown
+
+
+def _turns(shown: Shown, row: Row) -> None:
+    for side, text in row.texts:
+        style = "accent" if side in ("assistant", "chosen", "text") else None
+        shown.pieces.append((f"[{side}] {visible(_short(text))}", style))
+    shown.document["turns"] = [{"role": side, "content": text[:SHOWN]} for side, text in row.texts]
+
+
+def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None) -> None:
+    """The rendered text: trained parts in the accent color, the rest dim, what is cut in red."""
+    total = len(encoded.ids)
+    kept = total if max_length is None else min(total, max_length)
+    trained = sum(encoded.trained[:kept])
+    how = _("all tokens are trained")
+    if model.trl_form:
+        how = _("trained by TRL's form of the template")
+    elif model.masks_answers:
+        how = _("trained by the template's marks")
+    words = _("{title}  {total} tokens, {trained} trained ({how}), {cut} cut")
+    shown.title = words.format(
+        title=shown.title, total=number(total), trained=number(trained), how=how, cut=number(total - kept)
+    )
+    segments = list(_segments(encoded, kept))
+    room = SHOWN
+    for text, state in segments:
+        if room <= 0:
+            break
+        style = {"trained": "accent", "cut": "error"}.get(state, "dim")
+        shown.pieces.append((visible(text[:room]), style))
+        room -= len(text)
+    if room <= 0:
+        shown.pieces.append((_("…"), "dim"))
+    shown.document |= {
+        "tokens": total,
+        "trained": trained,
+        "cut": total - kept,
+        "mask": "trl" if model.trl_form else "template" if model.masks_answers else "all",
+        "segments": [{"text": text[:SHOWN], "state": state} for text, state in segments[:200]],
+    }
+
+
+def _segments(encoded: Encoded, kept: int) -> Iterator[tuple[str, str]]:
+    """Runs of text with one state: "trained", "context" or "cut". Together they are the rendered text."""
+    begin = end = 0
+    current: str | None = None
+    for at, (start, stop) in enumerate(encoded.offsets):
+        state = "cut" if at >= kept else "trained" if encoded.trained[at] else "context"
+        if state != current and current is not None:
+            start = max(start, end)
+            yield encoded.text[begin:start], current
+            begin = start
+        current, end = state, max(end, stop)
+    if current is not None:
+        yield encoded.text[begin:], current

@@ -1,0 +1,126 @@
+"""A file as blocks of rows, whatever its format. Blocks are small enough to hand to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.data import csvfile, rawjson
+from engine.data.sources import HEAD, Opened, Unreadable
+from engine.data.tally import Tally
+from engine.data.worker import Block
+from engine.errors import UsageError
+from engine.text import _
+
+BLOCK = 1 << 21  # bytes of lines handed over at once
+ROWS = 500  # rows handed over at once where they are taken apart here
+JSON_NAMES = (".json",)
+FORMATS = {".csv": "csv", ".tsv": "csv", ".tab": "csv"}
+
+
+def blocks(path: Path, tally: Tally, delimiter: str | None = None) -> Iterator[Block]:
+    """The rows of a file in blocks, in order. What is odd about the file goes to the tally.
+
+    Raises:
+        UsageError: the file is not there, may not be read, or needs a package that is missing.
+    """
+    try:
+        opened = Opened(path, tally)
+    except Unreadable:
+        return
+    try:
+        yield from _blocks(opened, tally, delimiter)
+    except Unreadable:
+        return
+    finally:
+        opened.close()
+
+
+def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Block]:
+    if opened.is_parquet:
+        yield from _packed(_parquet(opened.path, tally))
+        return
+    head = opened.text_head.decode("utf-8", "replace")
+    if FORMATS.get(opened.suffix) == "csv":
+        usual = "," if opened.suffix == ".csv" else "\t"
+        yield from _packed(csvfile.records(opened.pieces(), head, usual, tally, delimiter))
+        return
+    layout = rawjson.layout(head, whole=len(opened.head) < HEAD)
+    if layout == "lines":
+        yield from _lines(opened.pieces(), opened.skipped if opened.encoding == "UTF-8" else 0, tally)
+        return
+    if layout == "objects":
+        tally.add("container", 1, _("objects written over several lines"), "object")
+    elif opened.suffix not in JSON_NAMES:
+        tally.add("container", 1, _("one JSON array"))
+    rows: Iterable[tuple[int, Any]] = rawjson.split(opened.pieces(), layout == "array", tally)
+    yield from _packed(rows)
+
+
+def _packed(rows: Iterable[tuple[int, Any]]) -> Iterator[Block]:
+    batch: list[tuple[int, Any]] = []
+    size = 0
+    for line, row in rows:
+        batch.append((line, row))
+        size += len(row) if isinstance(row, str) else 1024
+        if len(batch) >= ROWS or size >= BLOCK:
+            yield Block(batch[0][0], 0, batch)
+            batch, size = [], 0
+    if batch:
+        yield Block(batch[0][0], 0, batch)
+
+
+def _lines(pieces: Iterator[bytes], offset: int, tally: Tally) -> Iterator[Block]:
+    """Whole lines, about BLOCK bytes of them at a time. A line beyond ROW_LIMIT is dropped, and the tally says so."""
+    line, kept = 1, bytearray()
+    too_long = False
+    for piece in pieces:
+        begin = 0
+        if too_long:
+            begin = piece.find(b"\n") + 1
+            offset += begin or len(piece)
+            if not begin:
+                continue
+            line, too_long = line + 1, False
+        kept += piece[begin:]
+        if len(kept) < BLOCK:
+            continue
+        cut = kept.rfind(b"\n") + 1
+        if cut:
+            data = bytes(kept[:cut])
+            yield Block(line, offset, data)
+            line, offset = line + data.count(b"\n"), offset + cut
+            del kept[:cut]
+        elif len(kept) > rawjson.ROW_LIMIT:
+            tally.add("bad_json", line, _("a line of more than 64 MB"))
+            offset, too_long = offset + len(kept), True
+            kept.clear()
+    if kept:
+        yield Block(line, offset, bytes(kept))
+
+
+def _parquet(path: Path, tally: Tally) -> Iterator[tuple[int, Any]]:
+    """The rows of a Parquet file; their numbers stand for lines."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UsageError(
+            _("Parquet files need the package pyarrow"),
+            where=str(path),
+            fix=_("pip install pyarrow, or convert the file to JSON lines"),
+            kind="missing_package",
+        ) from error
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        tally.add("compressed", None, f"Parquet: {str(error).splitlines()[0][:80]}", "damaged")
+        return
+    if not number:
+        tally.add("empty_file", None)
