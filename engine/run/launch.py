@@ -20,7 +20,7 @@ from engine.run.background import ensure_keeper
 from engine.run.gpus import Placement, place
 from engine.run.status import LIVE, state_of
 from engine.text import _
-from engine.workspace import RunFolder, Workspace
+from engine.workspace import RunFolder, Workspace, locate
 
 DATA_KEYS = frozenset({"dataset_path", "eval_dataset_path"})
 READY_S = 60.0
@@ -241,7 +241,7 @@ def _resume(
     if entry is None:
         raise _nothing_to_resume(run, step, skipped)
     before: list[str] = state.get("gpus") or []
-    workspace = Workspace(run.path.parent.parent)
+    workspace = Workspace(run.path.parent.parent) if run.path.parent.name == "runs" else locate()
     placement = place(workspace, count=len(before) if gpus is None else gpus)
     try:
         if len(placement.gpus) != len(before):

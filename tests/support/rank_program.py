@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,7 @@ class Ranks:
         self.journal.append("save_begin", step=step)
         begin = time.monotonic()
         staging = self.run.checkpoints / f".staging-{step}"
+        shutil.rmtree(staging, ignore_errors=True)  # what a kill left
         staging.mkdir()
         for name in STATE_FILES:
             (staging / name).write_text(f"{name} of step {step}")
