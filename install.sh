@@ -112,7 +112,6 @@ system_packages() {
   fi
   if command -v apt-get >/dev/null; then
     apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=60)
-    # The lists first: an image has none, or old ones.
     attempt "updating the package lists" "${apt[@]}" update || true
     attempt "installing $*" "${apt[@]}" install -y --no-install-recommends "$@"
   elif command -v dnf >/dev/null; then
@@ -283,9 +282,7 @@ use_provided() {
   else
     die "the environment of $python has no pip" "install pip there, or uv, and call again"
   fi
-  if [[ -s $VENV/wants.txt ]]; then
-    run "adding what $python lacks" "${pip[@]}" -c "$VENV/pins.txt" -r "$VENV/wants.txt"
-  fi
+  [[ ! -s $VENV/wants.txt ]] || run "adding what $python lacks" "${pip[@]}" -c "$VENV/pins.txt" -r "$VENV/wants.txt"
   run "adding ftui to $python" "${pip[@]}" --no-deps --config-settings editable_mode=compat -e "$ROOT"
   [[ $(cd / && "$python" -P "$ROOT/engine/packages.py" torch) == "$before" ]] ||
     die "the torch of $python has changed" "reinstall torch ${before%% *} there; please report this"
@@ -374,8 +371,7 @@ main() {
   [[ -n ${UV_FIND_LINKS:-} || -z ${PIP_FIND_LINKS:-} ]] || export UV_FIND_LINKS=${PIP_FIND_LINKS// /,}
   [[ -n ${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-} || -z ${PIP_INDEX_URL:-} ]] || export UV_DEFAULT_INDEX=$PIP_INDEX_URL
 
-  # The lock is the checkout's folder itself, so that no file is left behind. What is started holds it too: the pip of
-  # an install.sh that was killed goes on alone.
+  # The lock is the checkout's folder. What is started holds it too: the pip of a killed install.sh works on alone.
   exec 9<"$ROOT"
   if command -v flock >/dev/null && ! flock -n 9; then
     say "another install is at work in $ROOT; waiting for it"
