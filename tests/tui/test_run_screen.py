@@ -396,13 +396,12 @@ async def test_a_file_that_cannot_be_read_is_named(house: Path, monkeypatch: pyt
 # Sizes
 
 
-@pytest.mark.parametrize("make", [fake_run.running, fake_run.failed, fake_run.lost])
+@pytest.mark.parametrize("make", [fake_run.running, fake_run.failed])
 async def test_tiny_terminals(house: Path, make: Callable[[Path], fake_run.FakeRun]) -> None:
     app = RunApp(make(house / "ft").run)
     async with app.run_test(size=(20, 5)) as pilot:
         await ready(app, pilot)
-        for size in ((1, 1), (3, 2), (40, 12), (80, 24), (250, 80), (10, 60), (20, 5)):
+        for size in ((1, 1), (3, 2), (250, 80), (10, 60), (20, 5)):
             await pilot.resize_terminal(*size)
-            await pilot.press("left", "plus", "o")
-            await pilot.pause()
+            await pilot.press("left", "o")
         assert app.run_screen.query_one(RunHeader).region.height == 1

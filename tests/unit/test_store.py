@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -184,11 +186,18 @@ def test_events_of_both_files_newest_first() -> None:
     assert [event["event"] for event in store.snapshot().events] == ["eval", "save", "eval"]
 
 
-def test_an_eval_that_is_worse_is_not_the_best() -> None:
+def test_an_eval_is_the_best_when_it_is_lower_than_all_before_it() -> None:
     store = RunStore()
-    store.feed([evaluation(1, 2.0), evaluation(2, 2.5), evaluation(3, None)])
-    assert [event["best"] for event in store.snapshot().events] == [False, False, True]
-    assert store.snapshot().numbers.best_eval == 2.0
+    store.feed([evaluation(1, 2.0), evaluation(2, 2.5), evaluation(3, None), evaluation(4, 1.9)])
+    assert [event["best"] for event in store.snapshot().events] == [True, False, False, False]
+    assert store.snapshot().numbers.best_eval == 1.9
+
+
+def test_state_and_sources_need_no_textual() -> None:
+    code = (
+        "import sys, tui.state.store, tui.sources.run_source, tui.sources.log_tail; assert 'textual' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_time_stands_still_when_the_files_do() -> None:

@@ -119,7 +119,7 @@ class RunStore:
         best = math.isfinite(value) and (self._best is None or value < self._best[0])
         if best:
             self._best = (value, float(step))
-        self._journal_events.append({**event, "previous": before, "best": best})
+        self._journal_events.append({**event, "previous": before, "best": best and before is not None})
 
     def _forget_evals(self, after: int) -> None:
         self._evaluation.truncate(after)

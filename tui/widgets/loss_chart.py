@@ -18,7 +18,7 @@ from tui.widgets.plot import DOTS, fill, pack, rows
 
 _ROWS_PER_TICK = 3
 _MOST_TICKS = 6
-_CELLS_PER_TICK = 14
+_CELLS_PER_TICK = 12
 
 
 @dataclass(frozen=True)
