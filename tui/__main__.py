@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
+
+
+def _only_our_engine() -> None:
+    """Leave out PYTHONPATH's entries whose own `engine` would be taken for ours (PYTHONPATH=. is common)."""
+    ours = Path(__file__).resolve().parent.parent
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        folder = Path(entry).resolve()
+        if folder != ours and (folder / "engine").exists():
+            sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]
 
 
 def main() -> int:
     """Run `ftui` with the process's arguments and return its exit code."""
+    if "PYTHONPATH" in os.environ:
+        _only_our_engine()
     from tui.cli import main as cli_main
 
     return cli_main(sys.argv[1:])

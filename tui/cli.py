@@ -80,7 +80,10 @@ def _command_arguments(top: argparse.Namespace) -> tuple[argparse.Namespace, str
     parser = Parser(prog=f"ftui {top.command}", description=_(text))
     _add_common(parser)
     importlib.import_module(module).configure(parser)
-    args = parser.parse_args(top.rest)
+    # Options may stand before, between and after the words (`ftui run demo --name x max_steps=5`);
+    # argparse can do that only where there are no sub-commands.
+    parse = parser.parse_intermixed_args if parser._subparsers is None else parser.parse_args
+    args = parse(top.rest)
     args.home = args.home or top.home
     args.json = args.json or top.json
     args.no_tmux = getattr(args, "no_tmux", False) or top.no_tmux

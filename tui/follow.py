@@ -43,11 +43,20 @@ def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
     """Say how the run ended and what to type next; return its exit code."""
     state = row["state"]
     error = row.get("error") or {}
+    told = run.read_state().get("exit_code")
+    code = told if isinstance(told, int) and state in ("failed", "stopped") and told > 0 else EXIT_CODES[state]
     if state == "done":
         out.note(_("{run} is done at step {step}: {path}").format(run=run.name, step=row["step"], path=run.final), "ok")
-    elif state == "stopped":
+    elif state == "stopped" and code == EXIT_CODES["stopped"]:
         out.note(
             _("{run} stopped at step {step} with everything saved; `ftui resume {run}` goes on").format(
+                run=run.name, step=row["step"]
+            ),
+            "warning",
+        )
+    elif state == "stopped":
+        out.note(
+            _("{run} stopped at step {step}; what came after the newest checkpoint is not saved").format(
                 run=run.name, step=row["step"]
             ),
             "warning",
@@ -65,8 +74,7 @@ def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
             out.note(_("  at   {where}").format(where=error["where"]))
         if error.get("fix"):
             out.note(_("  fix  {fix}").format(fix=error["fix"]))
-    code = run.read_state().get("exit_code")
-    return code if isinstance(code, int) and state == "failed" and code > 0 else EXIT_CODES[state]
+    return code
 
 
 def describe(event: dict[str, Any]) -> str | None:

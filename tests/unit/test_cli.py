@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -127,3 +128,26 @@ def test_table_columns_line_up_with_wide_text(capsys):
 
 def test_width_counts_cells():
     assert (width("abc"), width("Москва"), width("日本"), width("e\u0301")) == (3, 6, 4, 1)
+
+
+def test_options_may_stand_between_the_words(tmp_path):
+    done = ftui("run", "nowhere.yaml", "--name", "x", "max_steps=5", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere.yaml" in done.stderr and "unrecognized" not in done.stderr
+
+
+def test_a_users_own_engine_folder_on_the_path_does_not_shadow_ours(tmp_path):
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "__init__.py").write_text("raise SystemExit('the wrong engine')")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from tui.__main__ import main; sys.argv = ['ftui', 'runs']; sys.exit(main())",
+        ],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -29,6 +29,7 @@ def end(run: RunFolder, state: str, **fields) -> None:
     [
         ("done", {"exit_code": 0}, 0),
         ("stopped", {"exit_code": 75}, 75),
+        ("stopped", {"exit_code": 1}, 1),
         ("failed", {"exit_code": 1, "error": {"message": "no memory left", "fix": "halve the batch"}}, 1),
         ("failed", {"exit_code": 2, "error": {"message": "row 3 is broken"}}, 2),
         ("running", {"supervisor": {"pid": 2**22 - 1, "start": 1, "boot": "gone"}}, 1),

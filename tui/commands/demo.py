@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import FtuiError
 from engine.text import _
 from tui.output import Output
+
+if TYPE_CHECKING:
+    from engine.run.launch import Started
+    from engine.workspace import RunFolder, Workspace
 
 RECIPE = "demo"
 T = TypeVar("T")
@@ -65,13 +69,13 @@ class Demo:
             self.stages.append({"name": name, "state": state, "seconds": round(time.monotonic() - begin, 2)})
 
 
-def _start(workspace, overrides: list[str]):
+def _start(workspace: Workspace, overrides: list[str]) -> Started:
     from engine.run import launch
 
     return launch.start(workspace, RECIPE, overrides)
 
 
-def _train(run, out: Output) -> None:
+def _train(run: RunFolder, out: Output) -> None:
     from tui.follow import follow
 
     code = follow(run, out)
@@ -85,7 +89,7 @@ def _train(run, out: Output) -> None:
         )
 
 
-def _verify(run) -> None:
+def _verify(run: RunFolder) -> None:
     from engine.checkpoint import ledger
 
     entry = ledger.newest(run.checkpoints)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from engine.text import _
 from tui.output import Output
+
+if TYPE_CHECKING:
+    from engine.run.launch import Started
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +35,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return after_start(started, args, out)
 
 
-def after_start(started, args: argparse.Namespace, out: Output) -> int:
+def after_start(started: Started, args: argparse.Namespace, out: Output) -> int:
     """Report a started run, and follow it where asked; shared with `ftui resume`."""
     from tui.commands.recipe import show_findings
     from tui.follow import follow
