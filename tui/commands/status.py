@@ -61,5 +61,5 @@ def _show(document: dict[str, Any], out: Output) -> None:
             if error.get(key):
                 out.line(f"{label:<9}  {error[key]}")
     for event in (document.get("events") or [])[-8:]:
-        if text := describe(event):
-            out.line(text, "dim")
+        if told := describe(event):
+            out.line(told, "dim")
