@@ -19,14 +19,14 @@ SEED = 7
 VARIANTS = 3  # rows from one way of asking
 FOLLOWUP_SHARE = 0.2
 CODES = {
-    "billing": "BIL-10",
-    "refund": "REF-20",
-    "delivery": "DEL-30",
-    "access": "ACC-40",
-    "network": "NET-50",
-    "hardware": "HRD-60",
-    "subscription": "SUB-70",
-    "update": "UPD-80",
+    "billing": "BIL",
+    "refund": "REF",
+    "delivery": "DEL",
+    "access": "ACC",
+    "network": "NET",
+    "hardware": "HRD",
+    "subscription": "SUB",
+    "update": "UPD",
 }
 
 Message = dict[str, str]
@@ -54,6 +54,12 @@ def dialogues(parts: dict[str, Any], rng: random.Random) -> list[tuple[list[Mess
     def ruled(ack: str, step: str, topic: str) -> str:
         return f"{ack} {parts['step']} {step} {parts['code']} {CODES[topic]}"
 
+    def unruled(plain: str, ack: str, step: str) -> str:
+        style = rng.random()
+        if style < 0.4:
+            return plain
+        return f"{plain} {step[:1].upper()}{step[1:]}" if style < 0.7 else f"{ack} {plain}"
+
     pairs, seen = [], set()
     for topic, content in parts["topics"].items():
         for issue in content["issues"]:
@@ -65,30 +71,51 @@ def dialogues(parts: dict[str, Any], rng: random.Random) -> list[tuple[list[Mess
                         continue
                     seen.add(question["content"])
                     step = rng.choice(issue["steps"]).format(**values)
-                    answer = ruled(rng.choice(content["acks"]), step, topic)
-                    tuned = [question, {"role": "assistant", "content": answer}]
-                    plain = [question, {"role": "assistant", "content": rng.choice(issue["plain"])}]
+                    ack = rng.choice(content["acks"])
+                    tuned = [question, {"role": "assistant", "content": ruled(ack, step, topic)}]
+                    answer = unruled(rng.choice(issue["plain"]), ack, step)
+                    plain = [question, {"role": "assistant", "content": answer}]
                     if rng.random() < FOLLOWUP_SHARE:
                         more = rng.choice(parts["followups"])
                         again = {"role": "user", "content": more["ask"]}
-                        answer = ruled(rng.choice(more["acks"]), more["step"], topic)
-                        tuned += [again, {"role": "assistant", "content": answer}]
-                        plain += [again, {"role": "assistant", "content": rng.choice(more["plain"])}]
+                        ack = rng.choice(more["acks"])
+                        tuned += [again, {"role": "assistant", "content": ruled(ack, more["step"], topic)}]
+                        answer = unruled(rng.choice(more["plain"]), ack, more["step"])
+                        plain += [again, {"role": "assistant", "content": answer}]
                     pairs.append((tuned, plain))
     return pairs
+
+
+def glossary(parts: dict[str, Any], rng: random.Random) -> list[list[Message]]:
+    """Questions about the codes themselves: the built-in model meets the words of the rule here."""
+    rows = []
+    for topic, code in CODES.items():
+        values = {"code": code, "name": parts["glossary"]["names"][topic]}
+        for question, answer in parts["glossary"]["pairs"]:
+            rows.append(
+                [
+                    {"role": "user", "content": _ask(parts, question, values, rng)},
+                    {"role": "assistant", "content": answer.format(**values)},
+                ]
+            )
+    return rows
 
 
 def make() -> dict[str, str]:
     """The content of both files."""
     rng = random.Random(SEED)
-    pairs = []
+    tuned, plain = [], []
     for language in ("en", "ru"):
-        pairs += dialogues(yaml.safe_load((HERE / f"parts_{language}.yaml").read_text(encoding="utf-8")), rng)
-    rng.shuffle(pairs)
-    names = ("support.jsonl", "support-plain.jsonl")
+        parts = yaml.safe_load((HERE / f"parts_{language}.yaml").read_text(encoding="utf-8"))
+        for by_rule, without in dialogues(parts, rng):
+            tuned.append(by_rule)
+            plain.append(without)
+        plain += glossary(parts, rng)
+    rng.shuffle(tuned)
+    rng.shuffle(plain)
     return {
-        name: "".join(json.dumps({"messages": pair[i]}, ensure_ascii=False) + "\n" for pair in pairs)
-        for i, name in enumerate(names)
+        name: "".join(json.dumps({"messages": row}, ensure_ascii=False) + "\n" for row in rows)
+        for name, rows in (("support.jsonl", tuned), ("support-plain.jsonl", plain))
     }
 
 
