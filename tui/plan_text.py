@@ -130,6 +130,10 @@ def _verdict(result: Result, out: Output) -> None:
         words = f"{words}, {room}"
     mark = MARK[result.verdict] if _block() == "█" else "="
     out.line(f"  {mark} {words}", STYLE[result.verdict])
+    rule = result.cross_check()
+    if rule["usable_gb"] is not None:
+        text = _("    (a provider's rule of thumb: {rule} GB in all, of {usable} GB usable)")
+        out.line(text.format(rule=number(rule["rule_gb"]), usable=number(rule["usable_gb"])), "dim")
     if peak and result.verdict == "tight":
         out.line(_("    the error of the prediction is ±{share} %").format(share=number(100 * result.band)), "dim")
 

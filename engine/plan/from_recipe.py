@@ -10,7 +10,7 @@ from typing import Any
 SAME = (
     "method", "task", "lora_r", "lora_dropout", "use_dora", "optim", "max_length", "per_device_train_batch_size",
     "gradient_accumulation_steps", "gradient_checkpointing", "attn_implementation", "packing", "sharding",
-    "cpu_offload", "num_machines", "num_train_epochs", "kbit_prepare", "bf16_master",
+    "cpu_offload", "num_machines", "num_train_epochs", "kbit_prepare", "bf16_master", "fp8",
 )  # fmt: skip
 STACK = "5"  # the transformers that the engine trains with
 SAMPLE = 2000  # rows that a file's lengths are taken from

@@ -22,6 +22,7 @@ class Numerics:
     tokens: int
     sequence: int  # tokens that attend to each other: matters where the scores are materialised
     trains_base: bool
+    checkpointed: bool = True
     weight_bytes: int = BF16  # of the base's parameters (4: fp32 under autocast)
     grad_bytes: int = BF16
     lora: frozenset[str] = frozenset()
@@ -38,6 +39,7 @@ class Numerics:
     fused_mlp: bool = False
     fused_lora: bool = False
     old_bnb: bool = False  # bitsandbytes 0.41: keeps each 4-bit layer's input, dequantises to fp16 and casts that
+    quant_experts: bool = False
     litgpt: bool = False
 
 
@@ -60,7 +62,8 @@ class _Layer:
 
     def replay(self) -> Replay:
         s, d = self.shape, self.shape.hidden
-        x = self.tape.source(self.n.residual * d * self.t)
+        size = float(self.n.residual * d * self.t)
+        x = self.tape.source(0.0 if self.n.checkpointed else size, size)
         normed = self.norm(x, d)
         out = self.attention(normed)
         if s.post_norms:
@@ -99,7 +102,7 @@ class _Layer:
         saved = [x if fp32 else FP32 * numbers, scale]
         if n.trains_base:
             gemma = self.shape.family.startswith("gemma")
-            saved.append((FP32 if gemma else BF16) * numbers)
+            saved.append((FP32 if gemma or fp32 else BF16) * numbers)
         return self.tape.op(
             out, (x,), saved, forward=FP32 * numbers, backward=2 * FP32 * numbers, weight_grad=self.norm_grad(width)
         )
@@ -144,7 +147,9 @@ class _Layer:
         saved: list[Tensor | float] = [copy if own else x]
         if n.dropout:
             saved.append(lin.n_in * t)
-        backward = (2 if casts or wide else 1) * FP32 * lin.n_in * t if own else 0.0
+        # gradients on their way back through the casts and the dropout, beside the one that arrives
+        passing = (8 if n.dropout else 6) if casts else 4 if wide else 2 if n.dropout else 0
+        backward = float(passing * lin.n_in * t)
         down = self.tape.op(BF16 * n.rank * t, (x,), saved, backward=backward, weight_grad=weights)
         up = self.tape.op(BF16 * lin.n_out * t, (down,), (down,))
         scaled = self.tape.op(BF16 * lin.n_out * t, (up,))
@@ -255,7 +260,7 @@ class _Layer:
         rows = s.experts_per_token * t
         weights = sum(lin.parameters for lin in self.block.linears if lin.copies > 1)
         grads = weights * n.grad_bytes if n.trains_base else 0.0
-        dequantised = BF16 * weights / max(1, s.experts) if n.quant else 0.0
+        dequantised = BF16 * weights / max(1, s.experts) if n.quant and n.quant_experts else 0.0
         router = self.tape.op(FP32 * s.experts * t, (x,), (x,) if n.trains_base else (), keep=True)
         gathered = self.tape.op(BF16 * s.hidden * rows, (x,))
         kept = (gathered,) if n.trains_base else ()

@@ -37,7 +37,8 @@ class State:
     optimizer: float
     gradients: float  # once backward has ended
     step: float  # temporary at the optimizer's step
-    casts: float  # bf16 copies that autocast keeps
+    casts: float  # bf16 copies that autocast keeps through backward
+    forward_casts: float  # and those that it keeps only until forward ends
     trained: float  # parameters that are trained, all GPUs together
     root: float = 0.0  # gathered embedding and head
     gathered: float = 0.0  # gathered layer
@@ -83,6 +84,7 @@ def numerics(r: Request) -> Numerics:
         tokens=r.tokens,
         sequence=r.max_length,
         trains_base=full,
+        checkpointed=r.gradient_checkpointing,
         weight_bytes=FP32 if wide else BF16,
         grad_bytes=FP32 if wide else BF16,
         lora=r.lora_targets,
@@ -98,6 +100,7 @@ def numerics(r: Request) -> Numerics:
         fused_norm=r.fused_kernels or liger or r.compile or unsloth,
         fused_mlp=liger or r.compile or unsloth,
         fused_lora=unsloth or (r.fused_kernels and r.method == "qlora"),
+        quant_experts=r.experts_quantised,
         old_bnb=r.year is not None and r.year <= 2023,
         litgpt=litgpt,
     )
@@ -144,12 +147,25 @@ def base_bytes(r: Request) -> float:
     parameters = float(s.parameters) + (s.vocab * s.hidden if r.untie and s.tied else 0)
     if r.method != "qlora":
         return parameters * (FP32 if r.bf16_master == "fp32" else BF16)
-    quantised = float(sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused))
+    quantised = quantised_weights(r)
     if r.framework == "litgpt":  # its quantisation takes the head too
         quantised += s.head
     # k-bit preparation makes the rest fp32; trainers of transformers 4 cast embedding and head back
     wide = r.kbit_prepare and (r.transformers or 0) >= 5
     return quantised * quantised_bytes(r) + (parameters - quantised) * (FP32 if wide else BF16)
+
+
+def quantised_weights(r: Request) -> float:
+    """Elements of the base that are quantised: the layers' matrices, never the router."""
+    experts = r.experts_quantised
+    return float(
+        sum(
+            lin.weights * b.count
+            for b in r.shape.blocks
+            for lin in b.linears
+            if not lin.fused or (experts and lin.copies > 1)
+        )
+    )
 
 
 def state(r: Request) -> State:
@@ -166,8 +182,11 @@ def state(r: Request) -> State:
     step = rule.step_bytes(trained, width, largest(s) if full else trained)
     grads = trained * width
     casts = 0.0 if full or not wide or r.framework in ("litgpt", "torchtune") else BF16 * trained
+    forward_casts = 0.0
     if full and wide and r.sharding in ("none", "ddp", "pipeline") and r.framework != "litgpt":
-        casts = BF16 * float(s.parameters) if not r.gradient_checkpointing else BF16 * float(s.widest.parameters)
+        every = BF16 * float(s.parameters)
+        casts = every if not r.gradient_checkpointing else BF16 * float(s.widest.parameters)
+        forward_casts = every - casts
     if r.optimizer_in_bwd:
         grads, step = width * float(s.widest.parameters if full else trained / s.layers), 0.0
     weights = base + adapter
@@ -181,7 +200,9 @@ def state(r: Request) -> State:
         packed = one if r.method != "qlora" else layer_packed(r)
         replicated = 0.0
         if r.method == "qlora":  # the constants are no parameters: each GPU keeps all of them
-            replicated = s.linear_weights * (quantised_bytes(r) - 0.5) if r.quant in ("nf4", "nf4-dq", "fp4") else 0.0
+            replicated = (
+                quantised_weights(r) * (quantised_bytes(r) - 0.5) if r.quant in ("nf4", "nf4-dq", "fp4") else 0.0
+            )
         weights = (weights - replicated) / n + replicated
         states, grads, step = states / n, grads / n, step / n
         extra = {"root": root, "gathered": packed}
@@ -212,7 +233,7 @@ def state(r: Request) -> State:
         share = min(1.0, share)
         weights, states, grads, step = weights * share, states * share, grads * share, step * share
     return State(
-        weights=weights, optimizer=states, gradients=grads, step=step, casts=casts, trained=trained,
+        weights=weights, optimizer=states, gradients=grads, step=step, casts=casts, forward_casts=forward_casts, trained=trained,
         adapter=0.0 if full else adapter + states + grads, **extra,
     )  # fmt: skip
 
@@ -220,7 +241,7 @@ def state(r: Request) -> State:
 def layer_packed(r: Request) -> float:
     """Bytes of one gathered 4-bit layer."""
     block = r.shape.widest
-    packed = sum(lin.weights for lin in block.linears if not lin.fused)
+    packed = sum(lin.weights for lin in block.linears if not lin.fused or (r.experts_quantised and lin.copies > 1))
     return packed * (1.0 if r.quant == "int8" else 0.5) + BF16 * (block.parameters - packed)
 
 
@@ -281,7 +302,9 @@ def memory(r: Request) -> Memory:
     ring = st.root + st.gathered + st.buckets
     # in the loss no layer is gathered, unless they stay so for backward
     held = st.gathered * (s.layers if not r.reshard_after_forward else 0) + st.root + st.buckets
-    loss = Phase("loss", base | {"activations": saved, "logits": loss_peak, "transients": held})
+    # autocast drops its copies when forward ends; the loss needs a sixth less until then
+    in_forward = max(0.0, st.forward_casts - BF16 * s.vocab * r.tokens * (r.loss == "full"))
+    loss = Phase("loss", base | {"activations": saved, "logits": loss_peak, "transients": held + in_forward})
     backward = Phase(
         "backward",
         base

@@ -24,6 +24,8 @@ from engine.text import _
 GB = 1e9
 BANDS = {"hf": 0.07, "litgpt": 0.12}  # half-widths of the stated band by stack (docs/planner.md)
 OTHER_BAND = 0.15
+RULE = {"qlora": 0.75, "lora": 3.0, "full": 18.0}
+RULE_USABLE = 0.92
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,19 @@ class Result:
             "time": self.time(),
             "money": list(self.money),
             "advice": list(self.advice),
+            "cross_check": self.cross_check(),
             "sharding_reason": self.sharding_reason,
             "notes": list(self.request.notes),
+        }
+
+    def cross_check(self) -> dict[str, Any]:
+        """A provider's rule of thumb beside our figure: so many GB a billion parameters, of 92 % of the cards."""
+        capacity = self.context.capacity
+        return {
+            "rule_gb": round(RULE[self.request.method] * self.request.shape.parameters / 1e9, 1),
+            "usable_gb": None
+            if capacity is None
+            else round(RULE_USABLE * capacity / servers.USABLE / GB * self.request.num_gpus, 1),
         }
 
     def disk(self) -> dict[str, Any]:

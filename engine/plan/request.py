@@ -70,6 +70,7 @@ class Request:
     fused_kernels: bool = False
     compile: bool = False
     optimizer_in_bwd: bool = False
+    fp8: bool = False
     fsdp1_no_shard: bool = False
     untie: bool = False
     expandable_segments: bool = False
@@ -80,6 +81,11 @@ class Request:
         """Tokens of one micro-batch on one GPU: padded, or packed to the full length."""
         pairs = 2 if self.task == "dpo" else 1
         return self.max_length * self.per_device_train_batch_size * pairs
+
+    @property
+    def experts_quantised(self) -> bool:
+        """Whether a 4-bit base has its experts in 4 bits: transformers 5 fuses them, and bitsandbytes leaves them."""
+        return (self.transformers or 0.0) < 5
 
     @property
     def accumulation(self) -> int:
@@ -227,7 +233,7 @@ def parse(values: dict[str, Any], *, resolve: Any = models.resolve) -> Request:
         fields[key] = read.number(key, most, 0.0, inclusive)
     for key in (
         "use_dora", "kbit_prepare", "gradient_checkpointing", "packing", "reshard_after_forward", "cpu_offload",
-        "precompute_ref", "fused_kernels", "compile", "optimizer_in_bwd", "fsdp1_no_shard", "untie",
+        "precompute_ref", "fused_kernels", "compile", "optimizer_in_bwd", "fp8", "fsdp1_no_shard", "untie",
         "expandable_segments",
     ):  # fmt: skip
         fields[key] = read.flag(key)

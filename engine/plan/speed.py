@@ -54,6 +54,8 @@ def speed(r: Request, m: Memory, card: Card | None, link: str | None = None) -> 
     if card is None:
         return None
     peak = (card.bf16_tflops or card.fp16_tflops) * 1e12
+    if r.fp8 and card.fp8_tflops:
+        peak = card.fp8_tflops * 1e12
     bandwidth = card.bandwidth_gb_s * 1e9
     s, num, tokens = r.shape, numerics(r), float(r.tokens)
     flops = flops_per_token(r)
@@ -90,7 +92,7 @@ def _communication(r: Request, m: Memory, card: Card, link: str | None) -> tuple
         rate = min(rate, PCIE)
     share = (n - 1) / n
     trained = m.state.trained * BF16 * share / rate
-    base = BF16 * r.shape.parameters
+    base = float(BF16 * r.shape.parameters)
     if r.method == "qlora":
         base = 0.5 * r.shape.linear_weights + BF16 * (r.shape.embedding + r.shape.head)
     if r.sharding in ("fsdp1", "fsdp2", "zero3"):

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 class Tensor:
     """A tensor of `size` bytes; `grad` bytes is its gradient's size (0: needs none)."""
 
-    __slots__ = ("grad", "held", "last", "refs", "size")
+    __slots__ = ("grad", "held", "last", "outside", "refs", "size")
 
     def __init__(self, size: float, grad: float) -> None:
         self.size = size
         self.grad = grad
         self.refs = 0
+        self.outside = False
         self.last = -1  # the last operation that reads it in forward
         self.held = 0.0  # bytes of its gradient alive in backward
 
@@ -59,9 +60,11 @@ class Tape:
     def __init__(self) -> None:
         self.ops: list[Op] = []
 
-    def source(self, size: float, grad: float | None = None) -> Tensor:
-        """A tensor from outside the layer: it is not counted (the caller holds it)."""
-        return Tensor(0.0, size if grad is None else grad)
+    def source(self, size: float, grad: float) -> Tensor:
+        """A tensor from outside the layer: it counts only where the layer saves it (size 0: the caller holds it)."""
+        tensor = Tensor(size, grad)
+        tensor.outside = True
+        return tensor
 
     def op(
         self,
@@ -113,7 +116,7 @@ class Tape:
                 tensor.refs += 1
             peak = max(peak, live + op.forward)
             for tensor in dict.fromkeys(op.inputs):
-                if tensor.last == index and tensor.size:
+                if tensor.last == index and not tensor.outside:
                     live -= self._release(tensor)
         forward_peak = peak
         output = self.ops[-1].out  # the caller holds it through backward: a checkpoint, or the layer above
@@ -150,7 +153,7 @@ class Tape:
         for index, op in enumerate(self.ops):
             live += op.out.size
             peak = max(peak, live + op.forward)
-            live -= sum(t.size for t in dict.fromkeys(op.inputs) if t.last == index)
+            live -= sum(t.size for t in dict.fromkeys(op.inputs) if t.last == index and not t.outside)
         return peak
 
     @staticmethod

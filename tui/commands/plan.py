@@ -133,7 +133,8 @@ def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(
             _("there is nothing to plan"), fix=_("`ftui plan RECIPE`, or `ftui plan --model M --method lora`")
         )
-    values: dict[str, Any] = {"transformers": "5", "max_length": 2048}
+    # what the engine trains with: the versions and the trainer's defaults
+    values: dict[str, Any] = {"transformers": "5", "max_length": 2048, "optim": "adamw_torch_fused"}
     for pair in pairs:
         key, _sign, text = pair.partition("=")
         try:
