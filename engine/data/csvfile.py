@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -103,10 +104,22 @@ def _records(lines: _Lines, sign: str, tally: Tally) -> Iterator[tuple[int, dict
                     words = _("{n} where the header has {wanted}").format(n=len(fields), wanted=len(header))
                     tally.add("csv_field_count", start, words)
                 else:
-                    yield start, dict(zip(header, fields, strict=True))
+                    yield start, {name: _cell(field) for name, field in zip(header, fields, strict=True)}
             return
         except csv.Error:
             if not lines.taken:
                 return
             tally.add("csv_unclosed_quote", lines.taken[0][0])
             lines.give_back(1)
+
+
+def _cell(text: str) -> Any:
+    """A cell's text, or the list of messages that it holds as JSON."""
+    if text.startswith("[{") and text.endswith("}]"):
+        try:
+            turns = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        if all(isinstance(turn, dict) and ("role" in turn or "from" in turn) for turn in turns):
+            return turns
+    return text

@@ -103,22 +103,12 @@ def make_row(value: dict[str, Any], form: str, say: Say) -> Row:
         _alpaca(value, row, say)
     else:
         name = next(name for name in TURN_LISTS if name in value)
-        turns = _parsed(value[name])
+        turns = value[name]
         row.messages = _turn_list(turns, say) if form == "messages" else _sharegpt(turns, value, say)
         row.broken = row.messages is None
     if "tools" in value and value["tools"] is not None:
         row.tools = _tools(value["tools"], say)
     return row
-
-
-def _parsed(value: Any) -> Any:
-    """A list that a CSV cell or another tool wrote as JSON text."""
-    if isinstance(value, str) and value[:1] == "[":
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
 
 
 def type_name(value: Any) -> str:
@@ -222,7 +212,7 @@ def _is_text(value: Any) -> bool:
 
 def _side(value: dict[str, Any], name: str, role: str, say: Say) -> list[Message] | None:
     """One side of a row that may be a text or a list of messages."""
-    item = _parsed(value[name])
+    item = value[name]
     if isinstance(item, list):
         return _turn_list(item, say)
     text = _text(item, name, say)

@@ -284,6 +284,11 @@ def _model_kinds() -> dict[str, Kind]:
             _("the chat template refuses a system turn: {values}"),
             _("put its text into the first user turn, or use another template"),
         ),
+        "template_error.compile": Kind(
+            "error",
+            _("the chat template does not compile: {values}"),
+            _("copy the model's files again, or set chat_template_path"),
+        ),
         "no_chat_template": Kind(
             "error",
             _("the model has no chat template, and the rows are conversations"),

@@ -70,5 +70,5 @@ def _national(number: str, text: str) -> str | None:
         except phonenumbers.NumberParseException:
             return None
         if phonenumbers.is_valid_number_for_region(parsed, region):
-            return region.lower()
+            return str(region.lower())
     return None

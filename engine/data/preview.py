@@ -25,12 +25,16 @@ Piece = tuple[str, str | None]
 
 @dataclass
 class Shown:
-    """One row to be shown: a title, and its text in pieces with their style (None, "accent", "dim" or "error")."""
+    """One row to be shown: a title, and its text in pieces with their style (None, "accent", "dim" or "error").
+
+    Pieces are turns, one a line, or where `flowing` is set runs of one text.
+    """
 
     line: int
     title: str
     pieces: list[Piece] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
+    flowing: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The row for `--json`."""
@@ -81,7 +85,7 @@ def preview(
         from engine.data import tokens
 
         loaded = tokens.load(model)
-    found = []
+    found: list[Shown] = []
     for path in sources.resolve([file]):
         tally = Tally()
         rows = _rows(reader.blocks(path, tally, delimiter))
@@ -169,6 +173,7 @@ def _turns(shown: Shown, row: Row) -> None:
 
 def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None) -> None:
     """The rendered text: trained parts in the accent color, the rest dim, what is cut in red."""
+    shown.flowing = True
     total = len(encoded.ids)
     kept = total if max_length is None else min(total, max_length)
     trained = sum(encoded.trained[:kept])
@@ -189,8 +194,6 @@ def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None
         style = {"trained": "accent", "cut": "error"}.get(state, "dim")
         shown.pieces.append((visible(text[:room]), style))
         room -= len(text)
-    if room <= 0:
-        shown.pieces.append((_("…"), "dim"))
     shown.document |= {
         "tokens": total,
         "trained": trained,
@@ -207,9 +210,9 @@ def _segments(encoded: Encoded, kept: int) -> Iterator[tuple[str, str]]:
     for at, (start, stop) in enumerate(encoded.offsets):
         state = "cut" if at >= kept else "trained" if encoded.trained[at] else "context"
         if state != current and current is not None:
-            start = max(start, end)
-            yield encoded.text[begin:start], current
-            begin = start
+            border = max(start, end)
+            yield encoded.text[begin:border], current
+            begin = border
         current, end = state, max(end, stop)
     if current is not None:
         yield encoded.text[begin:], current

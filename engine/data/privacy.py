@@ -10,6 +10,7 @@ from engine.data import identifiers, phones, secrets
 
 Found = tuple[str, int, int]
 # Every number that this module looks for has six digits or more, close together, or is an address with dots.
+DIGITS = re.compile(r"\d[\d.]")
 NUMBERISH = re.compile(
     r"\d[\d \u00a0().\-/\u2010-\u2013]{4,}\d|[A-Z]{2}\d{2} ?[A-Z0-9]|\d\.\d+\.\d|[A-Z]{5}\d|[XYZ]-?\d{7}"
 )
@@ -18,9 +19,12 @@ EMAIL = re.compile(
 )
 # What an address with an @ ends with when it is a file, or a program's own name for something.
 NOT_TOP = frozenset(
-    "png jpg jpeg gif svg webp bmp ico pdf js ts jsx tsx py rb go rs java css html htm json yaml yml xml md txt csv "
-    "zip tar gz exe dll so service socket timer target local localhost internal invalid lan".split()  # noqa: SIM905
-)
+    (
+        "png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "pdf", "js", "ts", "jsx", "tsx", "py", "rb", "go", "rs",
+        "java", "css", "html", "htm", "json", "yaml", "yml", "xml", "md", "txt", "csv", "zip", "tar", "gz", "exe", "dll",
+        "so", "service", "socket", "timer", "target", "local", "localhost", "internal", "invalid", "lan",
+    )
+)  # fmt: skip
 NOT_PERSONS = frozenset(("git", "hg", "svn", "noreply", "no-reply", "donotreply", "do-not-reply", "postmaster"))
 IPV4 = re.compile(r"(?<![\w.\-/=v])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\d)")
 IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
@@ -66,13 +70,13 @@ def find(text: str, lower: str | None = None) -> list[tuple[str, str, int, int]]
 def _personal(text: str, lower: str) -> Iterator[Found]:
     if "@" in text:
         yield from _emails(text)
-    if NUMBERISH.search(text):
+    if DIGITS.search(text) and NUMBERISH.search(text):
         yield from identifiers.find(text)
         yield from phones.find(text)
         yield from _ipv4(text)
     if text.count(":") >= 2:
         yield from _ipv6(text)
-    if any(mark in lower for mark in NAME_MARKS):
+    if [mark for mark in NAME_MARKS if mark in lower]:
         for pattern in NAMES:
             for match in pattern.finditer(text):
                 yield "name", *match.span(1)

@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from engine.data.forms import recognize
 from engine.data.tally import Tally
 from engine.text import _
 
 ROW_LIMIT = 64 << 20  # a longer row is not read: memory stays bounded whatever the file
+MAX_DIGITS = 4000  # Python refuses to convert longer ones
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -23,7 +25,7 @@ class RowDecoder:
         self.twice: list[str] = []
         self.not_finite: list[str] = []
         self._decode = json.JSONDecoder(
-            object_pairs_hook=self._pairs, parse_constant=self._constant, parse_float=self._float
+            object_pairs_hook=self._pairs, parse_constant=self._constant, parse_float=self._float, parse_int=self._int
         ).decode
 
     def decode(self, text: str) -> Any:
@@ -46,6 +48,10 @@ class RowDecoder:
 
     def _constant(self, word: str) -> None:
         self.not_finite.append(word)
+
+    @staticmethod
+    def _int(digits: str) -> int | str:
+        return int(digits) if len(digits) < MAX_DIGITS else digits
 
     def _float(self, digits: str) -> float:
         value = float(digits)
@@ -73,10 +79,15 @@ def layout(head: str, whole: bool) -> str:
         return "lines"
     first, newline, rest = text.partition("\n")
     if _is_json(first):
-        return "array" if first[0] == "[" and not rest.strip() and whole else "lines"
+        alone = whole and not rest.strip()
+        if alone and first[0] == "{":
+            return "objects" if wrapped_rows(json.loads(first)) is not None else "lines"
+        return "array" if alone else "lines"
     if text[0] == "[":
         return "array"
-    if not newline or _is_json(rest.split("\n", 1)[0].rstrip().rstrip(",")):
+    if not newline:
+        return "lines" if whole else "objects"  # one very long row is an object, too
+    if _is_json(rest.split("\n", 1)[0].rstrip().rstrip(",")):
         return "lines"  # a bad first line; the second is a row
     try:
         _value, end = json.JSONDecoder().raw_decode(text)
@@ -86,6 +97,14 @@ def layout(head: str, whole: bool) -> str:
         at = getattr(error, "pos", 0)
         return "objects" if (not whole and at > len(text) - 64) or len(first.strip()) <= 1 else "lines"
     return "objects" if "\n" in text[:end] else "lines"
+
+
+def wrapped_rows(value: Any) -> list[dict[str, Any]] | None:
+    """The rows in an object like {"data": [row, row]}; None for an object that is a row itself."""
+    if not isinstance(value, dict) or recognize(value)[0]:
+        return None
+    lists = [item for item in value.values() if isinstance(item, list) and item]
+    return lists[0] if len(lists) == 1 and all(isinstance(item, dict) for item in lists[0]) else None
 
 
 def _is_json(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,26 @@ def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Blo
     if layout == "lines":
         yield from _lines(opened.pieces(), opened.skipped if opened.encoding == "UTF-8" else 0, tally)
         return
-    if layout == "objects":
-        tally.add("container", 1, _("objects written over several lines"), "object")
-    elif opened.suffix not in JSON_NAMES:
+    if layout == "array" and opened.suffix not in JSON_NAMES:
         tally.add("container", 1, _("one JSON array"))
-    rows: Iterable[tuple[int, Any]] = rawjson.split(opened.pieces(), layout == "array", tally)
-    yield from _packed(rows)
+    rows = rawjson.split(opened.pieces(), layout == "array", tally)
+    yield from _packed(_unwrapped(rows, tally) if layout == "objects" else rows)
+
+
+def _unwrapped(rows: Iterable[tuple[int, Any]], tally: Tally) -> Iterator[tuple[int, Any]]:
+    """The rows of objects like {"data": [row, row]}; other objects are rows themselves."""
+    for line, text in rows:
+        try:
+            inside = rawjson.wrapped_rows(json.loads(text))
+        except (ValueError, RecursionError):
+            inside = None
+        if inside is not None:
+            tally.add("container", line, _("an object around a list of rows"))
+            yield from ((line, item) for item in inside)
+            continue
+        if "\n" in text:
+            tally.add("container", line, _("objects written over several lines"), "object")
+        yield line, text
 
 
 def _packed(rows: Iterable[tuple[int, Any]]) -> Iterator[Block]:

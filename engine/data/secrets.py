@@ -61,6 +61,8 @@ SHAPES = (
     _shape("telephony_key", "SK AC", START + r"(?:SK|AC)[a-f0-9]{32}" + END),
     _shape("url_password", "://", r"[a-z][a-z0-9+.-]{2,}://[^\s:/@'\"<>]{1,64}:(?P<value>[^\s:/@'\"<>]{3,128})@[A-Za-z0-9.-]+", random=False),
 )  # fmt: skip
+SHORTEST = 14  # user:pass@host, as the shortest of all
+MARKS = [(mark, shape) for shape in SHAPES for mark in shape.marks]
 ASSIGNMENT = re.compile(
     r"""(?ix) (?: api[_-]?key | secret | token | passw(?:or)?d | passwd | pwd | access[_-]?key | auth[_-]?key
         | private[_-]?key | client[_-]?secret | credential s? | bearer | authorization | парол[ья] | şifre | parola )
@@ -86,9 +88,9 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
         lower: the same in lower case.
     """
     taken: list[tuple[int, int]] = []
-    for shape in SHAPES:
-        if not any(mark in text for mark in shape.marks):
-            continue
+    # A key is a long word; most rows have none, and need not be searched for every service's mark.
+    long = max(map(len, text.split()), default=0) >= SHORTEST
+    for shape in dict.fromkeys([shape for mark, shape in MARKS if mark in text] if long else []):
         for match in shape.pattern.finditer(text):
             start, end = match.span("value") if "value" in shape.pattern.groupindex else match.span()
             value = text[start:end]
@@ -99,7 +101,7 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
             if not any(start < last and first < end for first, last in taken):
                 taken.append((start, end))
                 yield shape.subtype, start, end
-    if any(word in lower for word in ASSIGNMENT_WORDS):
+    if [word for word in ASSIGNMENT_WORDS if word in lower]:
         for match in ASSIGNMENT.finditer(text):
             start, end = match.span("value")
             free = not any(start < last and first < end for first, last in taken)

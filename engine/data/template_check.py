@@ -24,7 +24,9 @@ def problems(model: Model, *, conversations: int, with_system: int) -> Iterator[
         yield "pad_is_eos", "", eos
     template = model.template
     if template is None:
-        if conversations:
+        if model.template_problem:
+            yield "template_error", "compile", model.template_problem
+        elif conversations:
             yield "no_chat_template", "", ""
         return
     if not conversations:

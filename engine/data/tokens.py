@@ -43,9 +43,9 @@ class Model:
     tokenizer: Tokenizer
     special: dict[str, str]
     template: Template | None
-    own_template: Template | None  # as in the folder; `template` may be TRL's training form of it
     max_length: int | None
-    trl_form: str | None = None
+    trl_form: str | None = None  # `template` is TRL's training form of the folder's own, which has no marks
+    template_problem: str | None = None  # why the folder's template does not compile
 
     @property
     def masks_answers(self) -> bool:
@@ -157,11 +157,15 @@ def load(name: str) -> Model:
     config = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
     special = {key: text for key in SPECIAL if (text := _token_text(config.get(key)))}
     _add_missing(tokenizer, config, special)
-    own = _template(folder, config, special)
+    problem = None
+    try:
+        own = _template(folder, config, special)
+    except TemplateError as error:
+        own, problem = None, str(error)
     template, form = _training_form(own)
     length = config.get("model_max_length")
     known = isinstance(length, int | float) and 0 < length < UNBOUNDED
-    return Model(folder, tokenizer, special, template, own, int(length) if known else None, form)  # type: ignore[arg-type]
+    return Model(folder, tokenizer, special, template, int(length) if known else None, form, problem)  # type: ignore[arg-type]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -216,15 +220,7 @@ def _template(folder: Path, config: dict[str, Any], special: dict[str, str]) -> 
         value = value.get("default")
     if not isinstance(value, str) or not value:
         return None
-    try:
-        return Template(value, special)
-    except TemplateError as error:
-        raise UsageError(
-            _("the model's chat template does not compile: {reason}").format(reason=error),
-            where=str(folder),
-            fix=_("copy the model's files again, or set chat_template_path"),
-            kind="template",
-        ) from error
+    return Template(value, special)
 
 
 def _training_form(own: Template | None) -> tuple[Template | None, str | None]:

@@ -33,7 +33,9 @@ def check(row: Row, say: Say) -> None:
     if row.messages:
         _messages(row, row.messages, say, "prompt")
     for side, turns in (("chosen", row.chosen), ("rejected", row.rejected)):
-        _messages(row, turns, say, side)
+        roles = _messages(row, turns, say, side)
+        if roles and roles[-1] != "assistant":
+            say("no_final_assistant")
     if row.chosen == row.rejected:
         say("chosen_equals_rejected")
 
@@ -102,6 +104,8 @@ def _calls(message: Message) -> list[Any]:
     calls = message.get("tool_calls")
     if isinstance(calls, list):
         return calls
+    if "function_call" not in message:
+        return []
     call = message.get("function_call")
     return [call] if isinstance(call, dict) else []
 

@@ -28,11 +28,12 @@ LONG_LINE = 1_000_000  # bytes
 SCAN_LIMIT = 2_000_000  # characters of a row that are searched for personal data and odd characters
 MAX_COLUMNS = 200
 SIDES = {"user": 0, "prompt": 0, "assistant": 1, "text": 2, "chosen": 3, "tool": 4, "function": 4, "rejected": 5}
-PHRASES = re.compile(
-    r"as an ai (?:language )?model|as a large language model|i'?m just an ai|i am an ai language|my knowledge cutoff|"
-    r"trained by openai|как языковая модель|я языковая модель|bir yapay zek[aâ] (?:dil )?model"
-)
+PHRASES = (
+    "as an ai language model", "as an ai model", "as a large language model", "i'm just an ai", "i am an ai language",
+    "my knowledge cutoff", "trained by openai", "как языковая модель", "я языковая модель", "bir yapay zeka dil modeli",
+)  # fmt: skip
 WORD = re.compile(r"\w")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,9 @@ class _Checker:
         self._line = line
         if len(text) > LONG_LINE:
             self._say("long_line", gigabytes(len(text)))
+        if text.startswith("\ufeff"):  # files that were put together keep their marks
+            self._say("bom")
+            text = text[1:]
         if not text or len(text) > ROW_LIMIT:
             self.result.rows += 1
             return
@@ -212,6 +216,7 @@ class _Checker:
         whole = "\n".join(text for _side, text in row.texts)[:SCAN_LIMIT]
         lower = "\n".join(lowers)[:SCAN_LIMIT]
         characters.check(whole, self._say)
+        row.broken |= not whole.isascii() and SURROGATE.search(whole) is not None
         for kind, subtype, start, end in privacy.find(whole, lower):
             self._say(kind, privacy.masked(subtype, whole[start:end]), subtype)
         if row.broken:
@@ -221,8 +226,8 @@ class _Checker:
         self.result.with_system += sides[0] in turns.SYSTEM
         answers = [text for side, text in zip(sides, lowers, strict=True) if SIDES.get(side, 0) & 1]
         self._length(row, answers, lowers)
-        if answers and (match := PHRASES.search(answers[-1])):
-            self._say("boilerplate", match.group(), "phrase")
+        if answers and (phrases := [phrase for phrase in PHRASES if phrase in answers[-1]]):
+            self._say("boilerplate", phrases[0], "phrase")
         shown = next((text for side, text in zip(sides, lowers, strict=True) if side not in turns.SYSTEM), lowers[0])
         self.result.languages[languages.guess(shown) or "?"] += 1
         self._compare(row, sides, lowers)
