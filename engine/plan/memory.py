@@ -55,6 +55,7 @@ class Memory:
     phases: tuple[Phase, ...]
     state: State
     forward: float  # one layer's forward without gradients
+    resume: float  # while a checkpoint is loaded
 
     @property
     def peak(self) -> Phase:
@@ -233,8 +234,8 @@ def state(r: Request) -> State:
         share = min(1.0, share)
         weights, states, grads, step = weights * share, states * share, grads * share, step * share
     return State(
-        weights=weights, optimizer=states, gradients=grads, step=step, casts=casts, forward_casts=forward_casts, trained=trained,
-        adapter=0.0 if full else adapter + states + grads, **extra,
+        weights=weights, optimizer=states, gradients=grads, step=step, casts=casts,
+        forward_casts=forward_casts, trained=trained, adapter=0.0 if full else adapter + states + grads, **extra,
     )  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def memory(r: Request) -> Memory:
     evaluation = _evaluation(r, base, ring, last)
     if evaluation:
         phases.append(evaluation)
-    return Memory(tuple(phases), st, last[1].no_grad_peak)
+    return Memory(tuple(phases), st, last[1].no_grad_peak, _resume(r, st))
 
 
 def _end(
@@ -348,6 +349,15 @@ def _end(
     return Phase(
         "end of backward", base | {"gradients": st.gradients, "activations": activations, "transients": transients}
     )
+
+
+def _resume(r: Request, st: State) -> float:
+    """Loading a checkpoint: the trainer reads the optimizer's file onto each of several GPUs, then copies from it.
+
+    On one GPU it reads into host memory; sharded checkpoints are read in place.
+    """
+    again = st.optimizer if r.sharding == "ddp" else 0.0
+    return st.weights + st.optimizer + again
 
 
 def _evaluation(r: Request, base: dict[str, float], ring: float, last: tuple[Block, object]) -> Phase | None:

@@ -93,6 +93,7 @@ class Result:
                 "device_gb": _gb(d.device),
                 "needs_gb": _gb(d.needs),
                 "capacity_gb": None if self.context.capacity is None else _gb(self.context.capacity),
+                "resume_gb": _gb(self.memory.resume + d.overhead),
                 "phase": peak.name,
                 "breakdown": breakdown,
                 "phases": {p.name: _gb(p.total) for p in self.memory.phases},

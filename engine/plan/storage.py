@@ -86,6 +86,8 @@ def storage(r: Request, m: Memory, train_tokens: float | None) -> Storage:
         run = m.state.trained * optimizers.rule(r.optim).full_bytes(FP32)
     if r.framework == "unsloth" and r.gradient_checkpointing:
         run += BF16 * r.shape.hidden * r.shape.layers * r.tokens * ranks
+    if r.num_gpus == 1:  # a checkpoint's optimizer state is read here on its way to the GPU
+        load = max(load, checkpoint_bytes(r))
     processes = PROCESS * ranks
     merge = 0.0 if r.method == "full" else 2 * SHARD + 2 * BF16 * float(r.shape.widest.parameters)
     return Storage(
