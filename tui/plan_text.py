@@ -27,7 +27,21 @@ def show(result: Result, out: Output) -> None:
     _storage(result, out)
     _advice(result.advice, out)
     for note in result.request.notes:
-        out.line(_("note: {text}").format(text=note), "dim")
+        _say(out, _("note: {text}").format(text=note), "dim", indent=0)
+
+
+def _say(out: Output, text: str, style: str | None = None, label: str = "", indent: int = 9) -> None:
+    """A text behind its label, broken between words where it is wider than the terminal's 80 columns."""
+    room = COLUMNS - indent
+    lines, line = [], ""
+    for word in text.split(" "):
+        if line and width(line) + 1 + width(word) > room:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    for index, part in enumerate([*lines, line]):
+        out.line(_cell(label if index == 0 else "", indent) + part, style)
 
 
 def _head(result: Result, out: Output) -> None:
@@ -36,10 +50,10 @@ def _head(result: Result, out: Output) -> None:
     method = {"full": _("full"), "lora": _("LoRA r{r}"), "qlora": _("QLoRA r{r}")}[r.method].format(r=r.lora_r)
     card = ctx.card.id if ctx.card else (r.gpu or _("GPU"))
     out.line(f"{r.model}  {method}  {r.num_gpus}x {card}", "bold")
-    out.line(
-        _(
-            "{total} parameters, {trained} trained · {length} tokens x {batch} a GPU · {steps} a step · {sharding}"
-        ).format(
+    facts = _("{total} parameters, {trained} trained · {length} tokens x {batch} a GPU · {steps} a step · {sharding}")
+    _say(
+        out,
+        facts.format(
             total=_count(r.shape.parameters),
             trained=_count(trained),
             length=number(r.max_length),
@@ -48,9 +62,10 @@ def _head(result: Result, out: Output) -> None:
             sharding=_sharding(r),
         ),
         "dim",
+        indent=0,
     )
     if result.sharding_reason and r.num_gpus > 1:
-        out.line(_("sharding: {reason}").format(reason=result.sharding_reason), "dim")
+        _say(out, _("sharding: {reason}").format(reason=result.sharding_reason), "dim", indent=0)
     out.line()
 
 
@@ -113,13 +128,13 @@ def _verdict(result: Result, out: Output) -> None:
     d, capacity = result.device, result.context.capacity
     peak = result.memory.peak.total
     words = describe_verdict(result)
-    line = _("  needs {needs} GB (allocated {low} to {high}; the driver will show about {device})").format(
+    line = _("needs {needs} GB (allocated {low} to {high}; the driver will show about {device})").format(
         needs=number(d.needs / 1e9, 1),
         low=number(result.low / 1e9, 1),
         high=number(result.high / 1e9, 1),
         device=number(d.device / 1e9, 1),
     )
-    out.line(line)
+    _say(out, line, indent=2)
     if capacity is not None:
         spare = result.spare or 0.0
         room = (
@@ -132,8 +147,8 @@ def _verdict(result: Result, out: Output) -> None:
     out.line(f"  {mark} {words}", STYLE[result.verdict])
     rule = result.cross_check()
     if rule["usable_gb"] is not None:
-        text = _("    (a provider's rule of thumb: {rule} GB in all, of {usable} GB usable)")
-        out.line(text.format(rule=number(rule["rule_gb"]), usable=number(rule["usable_gb"])), "dim")
+        text = _("a provider's rule of thumb: {rule} GB in all, of {usable} GB usable")
+        _say(out, text.format(rule=number(rule["rule_gb"]), usable=number(rule["usable_gb"])), "dim", indent=4)
     if peak and result.verdict == "tight":
         out.line(_("    the error of the prediction is ±{share} %").format(share=number(100 * result.band)), "dim")
 
@@ -148,7 +163,7 @@ def _time(result: Result, out: Output) -> None:
             "optimizer": _("the optimizer"),
         }[result.speed.limited_by],
     )  # fmt: skip
-    out.line(f"{_cell(_('TIME'), 9)}{speed}")
+    _say(out, speed, label=_("TIME"))
     if result.hours is None:
         out.line(" " * 9 + _("how long it takes: give --rows, --train-tokens or --max-steps"), "dim")
         return
@@ -162,7 +177,7 @@ def _time(result: Result, out: Output) -> None:
         )
     )
     for index, cost in enumerate(sorted(result.money, key=lambda m: m["amount"])[:3]):
-        out.line(f"{_cell(_('MONEY') if index == 0 else '', 9)}{_cost(cost)}")
+        _say(out, _cost(cost), label=_("MONEY") if index == 0 else "")
 
 
 def _cost(cost: dict[str, Any]) -> str:
@@ -182,16 +197,14 @@ def _cost(cost: dict[str, Any]) -> str:
 
 def _storage(result: Result, out: Output) -> None:
     s, disk = result.storage, result.disk()
-    out.line(
-        _cell(_("DISK"), 9)
-        + _("base {base} GB · checkpoint {one} GB x {count} · merged {merged} GB · all {total} GB").format(
-            base=number(s.base / 1e9, 1),
-            one=number(s.checkpoint / 1e9, 1),
-            count=s.kept + 2,
-            merged=number(s.merged / 1e9, 1),
-            total=number(s.total / 1e9),
-        )
+    files = _("base {base} GB · checkpoint {one} GB x {count} · merged {merged} GB · all {total} GB").format(
+        base=number(s.base / 1e9, 1),
+        one=number(s.checkpoint / 1e9, 1),
+        count=s.kept + 2,
+        merged=number(s.merged / 1e9, 1),
+        total=number(s.total / 1e9),
     )
+    _say(out, files, label=_("DISK"))
     spread = disk["spread"]
     if spread and spread["reason"]:
         text = (
@@ -199,7 +212,7 @@ def _storage(result: Result, out: Output) -> None:
             if spread["fits"]
             else _("the server's drives cannot hold them: keep fewer checkpoints, or move them away")
         )
-        out.line(" " * 9 + text.format(count=spread["drives"], each=spread["per_drive"]), "warning")
+        _say(out, text.format(count=spread["drives"], each=spread["per_drive"]), "warning")
     out.line(
         _cell(_("HOST"), 9)
         + _("load {load} GB · run {run} GB · merge {merge} GB of host memory").format(
