@@ -11,8 +11,8 @@ from typing import Any, Literal
 from engine.checkpoint import manifest
 from engine.text import _
 
-NAME = re.compile(r"checkpoint-(\d+)\Z")
-STAGING = re.compile(r"\.staging-(\d+)\Z")
+NAME = re.compile(r"checkpoint-([0-9]{1,18})\Z")
+STAGING = re.compile(r"\.staging-([0-9]{1,18})\Z")
 State = Literal["complete", "broken", "staging", "foreign"]
 
 

@@ -54,7 +54,7 @@ def read(folder: Path) -> Manifest | None:
             isinstance(manifest.step, int)
             and isinstance(manifest.metrics, dict)
             and all(
-                isinstance(entry["size"], int) and isinstance(entry["sha256"], str) and _inside(name)
+                isinstance(entry["size"], int) and isinstance(entry["sha256"], str) and is_inside(name)
                 for name, entry in manifest.files.items()
             )
         )
@@ -63,7 +63,8 @@ def read(folder: Path) -> Manifest | None:
     return manifest if valid else None
 
 
-def _inside(name: str) -> bool:
+def is_inside(name: str) -> bool:
+    """Whether a path of a manifest stays inside its checkpoint."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts
 

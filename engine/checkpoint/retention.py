@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from engine.checkpoint import ledger
+from engine.checkpoint import ledger, pins
 from engine.files import read_json
 
 _LEFT_OVER = re.compile(r"\.(staging|retired|replaced)-")
 
 
 def protected(run_backup: Path) -> set[str] | None:
-    """The names in backup/protected.json; None when the file is there but cannot be understood."""
+    """The names in backup/protected.json and the pinned ones; None when a file is there that cannot be understood."""
+    pinned = pins.read(run_backup.parent)
     path = run_backup / "protected.json"
     if not path.exists():
-        return set()
+        return pinned
     value = read_json(path)
     names = value.get("checkpoints") if isinstance(value, dict) else None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if pinned is None or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
-    return set(names)
+    return pinned | set(names)
+
+
+def to_go(
+    entries: Iterable[ledger.Entry], limit: int, *, best: str | None, keep: Collection[str]
+) -> list[ledger.Entry]:
+    """The sealed checkpoints that are neither among the newest `limit` whole ones, nor the best, nor in `keep`."""
+    sealed = [entry for entry in entries if entry.sealed]
+    # Broken ones must not push whole ones out: the newest whole ones count.
+    whole = [entry.path.name for entry in sealed if entry.state == "complete"]
+    stay = {*whole[-limit:], *keep}
+    if best:
+        stay.add(Path(best).name)
+    return [entry for entry in sealed if entry.path.name not in stay]
 
 
 def retire(
@@ -39,16 +53,8 @@ def retire(
     """
     if not limit or limit < 1 or keep is None:
         return []
-    sealed = [entry for entry in ledger.list(checkpoints) if entry.sealed]
-    # Broken ones must not push whole ones out: the newest whole ones count.
-    whole = [entry.path.name for entry in sealed if entry.state == "complete"]
-    stay = {*whole[-limit:], *keep}
-    if best:
-        stay.add(Path(best).name)
     gone = []
-    for entry in sealed:
-        if entry.path.name in stay:
-            continue
+    for entry in to_go(ledger.list(checkpoints), limit, best=best, keep=keep):
         doomed = entry.path.with_name(f".retired-{entry.path.name}")
         entry.path.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
