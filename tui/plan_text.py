@@ -50,7 +50,7 @@ def _head(result: Result, out: Output) -> None:
     method = {"full": _("full"), "lora": _("LoRA r{r}"), "qlora": _("QLoRA r{r}")}[r.method].format(r=r.lora_r)
     card = ctx.card.id if ctx.card else (r.gpu or _("GPU"))
     out.line(f"{r.model}  {method}  {r.num_gpus}x {card}", "bold")
-    facts = _("{total} parameters, {trained} trained · {length} tokens x {batch} a GPU · {steps} a step · {sharding}")
+    facts = _("{total} weights, {trained} trained · {length} tokens x {batch} a GPU, {steps} a step · {sharding}")
     _say(
         out,
         facts.format(
@@ -121,6 +121,7 @@ def _phase(name: str) -> str:
         "end of backward": _("the end of backward"),
         "step": _("the optimizer's step"),
         "evaluation": _("evaluation"),
+        "load": _("loading"),
     }[name]
 
 
@@ -197,7 +198,7 @@ def _cost(cost: dict[str, Any]) -> str:
 
 def _storage(result: Result, out: Output) -> None:
     s, disk = result.storage, result.disk()
-    files = _("base {base} GB · checkpoint {one} GB x {count} · merged {merged} GB · all {total} GB").format(
+    files = _("base {base} · checkpoint {one} x {count} · merged {merged} · all {total} GB").format(
         base=number(s.base / 1e9, 1),
         one=number(s.checkpoint / 1e9, 1),
         count=s.kept + 2,
@@ -208,7 +209,7 @@ def _storage(result: Result, out: Output) -> None:
     spread = disk["spread"]
     if spread and spread["reason"]:
         text = (
-            _("they do not fit one drive: spread the checkpoints over {count} drives, {each} on each")
+            _("more than one drive holds: spread the checkpoints over {count}, {each} on each")
             if spread["fits"]
             else _("the server's drives cannot hold them: keep fewer checkpoints, or move them away")
         )

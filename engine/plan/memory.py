@@ -263,7 +263,8 @@ def head_bytes(r: Request) -> tuple[float, float, float]:
         unpacked = 2 * BF16 if r.year is not None and r.year <= 2023 else BF16
         dequantised = unpacked * v * d if r.method == "qlora" else 0.0
         one = (2 * FP32 + BF16) * v * min(t, LITGPT_CHUNK * r.per_device_train_batch_size)
-        return (2 * FP32 * v + 6 * d) * t + one + dequantised, FP32 * v * t, grad
+        copies = 3 if r.loss == "full" else 2
+        return (copies * FP32 * v + 6 * d) * t + one + dequantised, FP32 * v * t, grad
     if r.framework == "torchtune" and r.loss == "chunked":
         return norm + (BF16 + FP32) * v * t + 2 * FP32 * v * t / 8, 0.0, grad
     if r.loss == "chunked" or r.framework == "unsloth":
@@ -273,7 +274,7 @@ def head_bytes(r: Request) -> tuple[float, float, float]:
         rows = t / max(1.0, v / d)  # its chunks make V/d pieces of the batch
         wide = 2 * BF16 * d * t
         return norm + wide + (BF16 + 2 * FP32) * v * rows + grad, 0.0, grad
-    copies = 3.0
+    copies = 2.0 if r.fused_kernels else 3.0  # a fused cross-entropy writes the gradient over its logits
     if r.transformers is not None and 4.46 <= r.transformers < 4.495:
         copies = 4.0  # the upcast logits stay beside the shifted ones
     if s.softcap:
@@ -322,6 +323,8 @@ def memory(r: Request) -> Memory:
         if r.sharding == "ddp":
             step["transients"] += st.buckets
         phases.append(Phase("step", step))
+    if r.framework == "litgpt" and r.sharding == "fsdp1" and (r.year or 2024) <= 2023:
+        phases.append(Phase("load", {"weights": base_bytes(r) * (1 + 1 / r.num_gpus)}))  # rank 0 has the whole model
     evaluation = _evaluation(r, base, ring, last)
     if evaluation:
         phases.append(evaluation)

@@ -22,8 +22,10 @@ from engine.plan.storage import Storage
 from engine.text import _
 
 GB = 1e9
-BANDS = {"hf": 0.07, "litgpt": 0.12}  # half-widths of the stated band by stack (docs/planner.md)
-OTHER_BAND = 0.15
+# Half-width of the stated band (docs/planner.md): what is counted from shapes is nearly exact, what passes is not.
+STATE_ERROR, PASSING_ERROR = 0.02, 0.12
+LEAST_BAND, MOST_BAND = 0.03, 0.145
+OTHER_STACK = 1.5  # stacks that were measured less
 RULE = {"qlora": 0.75, "lora": 3.0, "full": 18.0}
 RULE_USABLE = 0.92
 
@@ -220,11 +222,17 @@ def padded_tokens(r: Request) -> float:
     return expected * total
 
 
-def band(r: Request) -> float:
-    """Half-width of the allocated band."""
+def band(r: Request, m: Memory) -> float:
+    """Half-width of the allocated band, as a share of the peak."""
     if r.compile or r.shape.counted is not None or r.shape.experts:
-        return OTHER_BAND
-    return BANDS.get(r.framework, OTHER_BAND)
+        return MOST_BAND
+    peak = m.peak
+    state = sum(peak.parts.get(part, 0.0) for part in ("weights", "gradients", "optimizer"))
+    if peak.name == "step":
+        state += peak.parts["transients"]
+    share = min(1.0, state / peak.total)
+    half = STATE_ERROR * share + PASSING_ERROR * (1 - share)
+    return min(MOST_BAND, max(LEAST_BAND, half * (1.0 if r.framework == "hf" else OTHER_STACK)))
 
 
 def verdict(m: Memory, d: Device, half: float, capacity: float | None) -> str | None:
@@ -241,7 +249,7 @@ def evaluate(r: Request, ctx: Context) -> Result:
     """A plan without advice, for a request whose sharding is decided."""
     m = memory(r)
     d = device(r, m, ctx.capacity)
-    half = band(r)
+    half = band(r, m)
     rate = speed.speed(r, m, ctx.card, ctx.link)
     tokens = train_tokens(r)
     hours = tokens / rate.total / 3600 if rate is not None and tokens is not None else None
