@@ -11,7 +11,7 @@ SUSPECT = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
-ANSI = re.compile(r"(?:\x1b[\[\]PX^_()#%78=>NOc]|\x9b[0-9;?]*[@-~])")
+ANSI = re.compile(r"(?:\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[\[\]PX^_()#%78=>NOc]|\x9b[0-9;?]*[@-~])")
 BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Marks of direction that right-to-left text uses in good faith; beside other letters they are only in the way.
 DIRECTION_MARKS = frozenset("\u200e\u200f\u061c")
@@ -94,14 +94,10 @@ def _spells_flag(text: str, at: int) -> bool:
 
 
 def _mojibake(text: str, say: Say) -> None:
-    quiet = 0
     for match in MOJIBAKE.finditer(text):
         found = match.group()
-        if not _decodes(found, "cp1252"):
-            continue
-        # Two signs of which the second is a quote or a dash also end words in capitals: one is no proof.
-        quiet += 1
-        if len(found) > 2 or found[1] not in QUIET_TAIL or quiet > 2:
+        # Two signs of which the second is a quote or a dash also end words in capitals: they are no proof.
+        if (len(found) > 2 or found[1] not in QUIET_TAIL) and _decodes(found, "cp1252"):
             say("mojibake", found)
             return
     match_cyrillic = CYRILLIC_MOJIBAKE.search(text)

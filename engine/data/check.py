@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -24,6 +25,7 @@ from engine.data.tally import MAX_FINDINGS, Tally
 from engine.data.worker import Block, Options, Result, Seen, check_block
 from engine.errors import FtuiError
 from engine.findings import Finding
+from engine.process import die_with_parent
 from engine.text import _
 
 WORTH_A_PROCESS = 8 << 20  # bytes; less is checked before a second process has started
@@ -159,6 +161,12 @@ def _rest(findings: list[Finding]) -> Finding:
     return Finding("more_findings", level, detail, _("check fewer files at once"), count=len(findings))
 
 
+def _start_worker() -> None:
+    """A worker ends with its parent, however that ends, and leaves ctrl-c to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+
+
 class _Pool:
     """Checks blocks in order, in other processes where that is worth their start."""
 
@@ -176,7 +184,9 @@ class _Pool:
         self._ahead = 2 * wanted
         if wanted > 1:
             # spawn: the caller may have threads, and a fork would copy their locks
-            self._executor = ProcessPoolExecutor(wanted, mp_context=multiprocessing.get_context("spawn"))
+            self._executor = ProcessPoolExecutor(
+                wanted, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
+            )
 
     def __enter__(self) -> _Pool:
         return self
@@ -233,9 +243,9 @@ def _conclude(result: FileResult) -> None:
             count = sum(seen.count for kind, seen in kinds.items() if kind != usual)
             subtype = "unused" if column.startswith("-") else ""
             _lines(tally, "mixed_types", others, count, f"{column.lstrip('-')} ({', '.join(kinds)})", subtype)
-    for name, count in result.extra.most_common():
+    for name, _count in result.extra.most_common():
         tally.add("extra_column", None, name)
-        tally.entries["extra_column", ""].count = max(tally.entries["extra_column", ""].count, count)
+        tally.entries["extra_column", ""].count = max(result.extra.values())
     if known := sum(result.languages.values()) - result.languages["?"]:
         shares = result.languages.most_common(6)
         words = ", ".join(f"{name} {count / result.languages.total():.0%}" for name, count in shares)
@@ -339,7 +349,7 @@ def _token_figures(results: list[FileResult], max_length: int | None) -> dict[st
     lengths = np.concatenate([np.zeros(0, np.int32), *(part for result in results for part in result.lengths)])
     kept = sum(result.kept for result in results)
     p50, p90, p99 = (
-        (int(np.percentile(lengths, p, method="higher")) for p in (50, 90, 99)) if len(lengths) else (0,) * 3
+        (int(np.percentile(lengths, p, method="inverted_cdf")) for p in (50, 90, 99)) if len(lengths) else (0,) * 3
     )
     return {
         "count": int(lengths.sum()),

@@ -13,8 +13,9 @@ from engine.data.shingles import BANDS, PLACES, SIDE, WHOLE
 U64 = NDArray[np.uint64]
 # The share of words in common (Jaccard). Where every seventh word of a text was replaced it is 0.75; the estimate is
 # good to about 0.05.
-THRESHOLD = 0.62
-SIDE_THRESHOLD = 0.4  # at least that much of the prompts, and of the answers
+THRESHOLD = 0.57
+SIDE_THRESHOLD = 0.35  # at least that much of the prompts, and of the answers
+NEIGHBORS = 3
 CHUNK = 1 << 16
 
 
@@ -79,20 +80,23 @@ def similar(keys: NDArray[np.uint32], minima: NDArray[np.uint16]) -> NDArray[np.
     """For each row, an earlier row that is alike; -1 where there is none.
 
     Rows that share a band are candidates. Of a band that many rows share (a phrase that all have) each row is compared
-    with the one before it and with the first, so that the time grows with the number of rows, not with its square.
+    with a few before it and with the first, so that the time grows with the number of rows, not with its square.
     """
     partner = np.full(len(keys), -1, np.int64)
     for band in range(BANDS):
         column = keys[:, band]
         order = np.argsort(column, kind="stable")
-        same = np.flatnonzero(column[order[1:]] == column[order[:-1]])
-        if not len(same):
-            continue
-        later, before = order[same + 1], order[same]
-        opens = np.diff(same, prepend=-2) != 1
-        heads = before[opens][np.cumsum(opens) - 1]
-        _accept(minima, partner, later, before)
-        _accept(minima, partner, later, heads)
+        ordered = column[order]
+        for step in range(1, NEIGHBORS + 1):
+            same = np.flatnonzero(ordered[step:] == ordered[:-step])
+            if not len(same):
+                break
+            _accept(minima, partner, order[same + step], order[same])
+        else:
+            first = np.flatnonzero(np.diff(ordered, prepend=ordered[0] ^ np.uint32(1)))
+            heads = order[first][np.searchsorted(first, np.arange(len(order)), side="right") - 1]
+            far = order != heads
+            _accept(minima, partner, order[far], heads[far])
     return partner
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.data import privacy
 from engine.data.kinds import lookup
 from engine.findings import MAX_LINES, Finding
 
 MAX_VALUES = 8  # different examples kept per kind
 VALUE_WIDTH = 60
+MASKED = ("pii", "secret")  # their values were masked where they were found
 MAX_FINDINGS = 300  # a folder of thousands of bad files must not make a report of thousands of findings
 
 
@@ -30,6 +32,13 @@ def shown(value: str) -> str:
     if short.isprintable():
         return short
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in short)
+
+
+def redacted(value: str) -> str:
+    """A value without what is personal or secret in it: names of roles and columns come from the data, too."""
+    for _kind, subtype, start, end in reversed(privacy.find(value)):
+        value = value[:start] + privacy.masked(subtype, value[start:end]) + value[end:]
+    return value
 
 
 class Tally:
@@ -80,7 +89,8 @@ class Tally:
         found = []
         for (kind, subtype), entry in self.entries.items():
             text = lookup(kind, subtype)
-            words = {"values": ", ".join(entry.values), "subtype": subtype, "n": entry.count, **entry.extra}
+            values = entry.values if kind in MASKED else map(redacted, entry.values)
+            words = {"values": ", ".join(values), "subtype": subtype, "n": entry.count, **entry.extra}
             found.append(
                 Finding(
                     kind,

@@ -135,7 +135,7 @@ def _digits(rng: random.Random, count: int) -> str:
 
 
 PLANTS = {
-    "email": lambda r: f"{r.choice(['ann', 'oleg.k', 'm_y'])}{r.randint(1, 999)}@{r.choice(['a.example.org', 'post.ru'])}",
+    "email": lambda r: f"{r.choice(['ann', 'oleg.k', 'm_y'])}{r.randint(1, 999)}@mail.{r.choice(['org', 'ru'])}",
     "phone_ru": lambda r: r.choice(["+7 9{} {}-{}-{}", "8 (9{}) {}-{}-{}", "+79{}{}{}{}"]).format(
         _digits(r, 2), _digits(r, 3), _digits(r, 2), _digits(r, 2)
     ),
