@@ -33,17 +33,21 @@ def main(argv: list[str]) -> int:
 
     signals.install(interrupted)
     rank.become_plain_process()
-    from engine.train import failure
+    from engine.train import failure, job, rows
 
     try:
+        # What can be refused without torch is refused before its seconds of loading.
+        work = job.load(rank)
+        if rank.resume_from is None:
+            rows.locate(work)
         if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
             importlib.import_module(plugin)
         from engine.train.program import Program
 
-        program = Program(rank, events, signals)
+        program = Program(work, events, signals)
         program.run()
         return 0
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the error file must tell
         traceback.print_exc()
         step = program.reached() if program else 0
         failure.record(rank, failure.explain(error, step), step)

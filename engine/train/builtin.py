@@ -40,7 +40,7 @@ SHAPE = {
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
-STEPS = 280
+STEPS = 330
 ROWS_PER_STEP = 8
 PEAK_LEARNING_RATE = 4e-3
 THREADS = 1  # more would wait for each other on a busy server; and the order of sums, so the weights, depend on it

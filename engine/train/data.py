@@ -6,6 +6,7 @@ last: without it the folder is made anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import orjson
+from accelerate import PartialState
 from datasets import Dataset, Features, Json, List, Value, disable_progress_bars, load_from_disk
 from datasets.exceptions import DatasetGenerationError
 from trl import SFTConfig, SFTTrainer
@@ -80,7 +82,7 @@ def load(job: Job) -> tuple[Dataset, Dataset | None]:
 
 def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[str, Any]:
     folder = job.run.data
-    files = rows.resolve(_required(job))
+    files = rows.locate(job)
     train = _read(files, arguments.dataset_text_field, work / "train")
     sources = _sources(files)
     held_out = 0.0
@@ -136,22 +138,6 @@ def _tokens(folder: Path) -> int:
     return int(compute.sum(compute.list_value_length(load_from_disk(str(folder)).data["input_ids"])).as_py())
 
 
-def _required(job: Job) -> str:
-    name = job.get("dataset_path")
-    if not name:
-        raise UsageError(
-            _("the recipe names no training data"), where="dataset_path", fix=_("set dataset_path"), kind="no_dataset"
-        )
-    if str(name).startswith(("hf://", "remote:")):
-        raise UsageError(
-            _("this version reads training data from files only"),
-            where=str(name),
-            fix=_("download it first and set dataset_path to the file"),
-            kind="not_supported",
-        )
-    return str(name)
-
-
 def _sources(files: list[Path]) -> list[dict[str, Any]]:
     return [{"path": str(file), "bytes": file.stat().st_size, "sha256": sha256_file(file)} for file in files]
 
@@ -198,6 +184,17 @@ def _write_rows(dataset: Dataset, path: Path) -> None:
             file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
 
+@contextlib.contextmanager
+def _no_barriers() -> Iterator[None]:
+    """TRL lets the other ranks wait at a barrier of the training group; ours wait elsewhere, and longer."""
+    original = PartialState.wait_for_everyone
+    PartialState.wait_for_everyone = lambda self: None
+    try:
+        yield
+    finally:
+        PartialState.wait_for_everyone = original
+
+
 def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: bool, name: str) -> Dataset:
     """Tokenize, mask, truncate, pack and shuffle as SFTTrainer does it in its constructor, without a model."""
     columns = dataset.column_names
@@ -226,7 +223,8 @@ def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: b
                     _("the chat template does not mark the assistant's words, so the loss cannot be limited to them"),
                     where="assistant_only_loss",
                     fix=_(
-                        "set assistant_only_loss: false, or chat_template_path to a template with {% generation %} marks"
+                        "set assistant_only_loss: false, or chat_template_path to a template "
+                        "with {% generation %} marks"
                     ),
                     kind="template",
                 ) from error
@@ -234,5 +232,6 @@ def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: b
     if completion_only is None:
         completion_only = "prompt" in columns and "completion" in columns
     trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=template, completion_only_loss=completion_only)
-    ready = SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, arguments, packing, None, name)
+    with _no_barriers():
+        ready = SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, arguments, packing, None, name)
     return ready.select_columns([c for c in ("input_ids", "labels", "seq_lengths") if c in ready.column_names])

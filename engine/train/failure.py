@@ -1,4 +1,4 @@
-"""From an exception in a rank to logs/rank-N.error.json: one clear message, and what to do. Tracebacks go to the log."""
+"""From an exception in a rank to logs/rank-N.error.json: one clear message and what to do; tracebacks go to the log."""
 
 from __future__ import annotations
 

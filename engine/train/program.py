@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import transformers
-from accelerate import PartialState
 from trl import SFTTrainer
 
 from engine.checkpoint import ledger, manifest, retention
@@ -16,7 +15,7 @@ from engine.train import arguments, checks, data, environment, finish, model
 from engine.train import job as jobs
 from engine.train.callbacks import ControlCallback, JournalCallback
 from engine.train.events import Events
-from engine.train.rank import Rank, Signals
+from engine.train.rank import Signals
 from engine.train.ranks import Ranks
 from engine.train.saving import Saver, SealedSaving
 
@@ -28,8 +27,9 @@ class Trainer(SealedSaving, SFTTrainer):
 class Program:
     """Trains one run in this rank. `step` is where it is, for whoever reports an error."""
 
-    def __init__(self, rank: Rank, events: Events, signals: Signals) -> None:
-        self.rank = rank
+    def __init__(self, job: jobs.Job, events: Events, signals: Signals) -> None:
+        self.job = job
+        self.rank = job.rank
         self.events = events
         self.signals = signals
         self.step = 0
@@ -45,8 +45,7 @@ class Program:
         Raises:
             FtuiError: something is wrong with the recipe, the data, the model or what came of them.
         """
-        rank = self.rank
-        job = jobs.load(rank)
+        rank, job = self.rank, self.job
         resumed = self._resumed()
         transformers.utils.logging.disable_progress_bar()
         args = arguments.build(job)  # also makes the process group
@@ -163,8 +162,3 @@ class Program:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def leave() -> None:
-    """Drop the process group without waiting for anybody: after an error the others may never come."""
-    PartialState._reset_state()

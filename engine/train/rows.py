@@ -13,6 +13,7 @@ import orjson
 from engine.errors import UsageError
 from engine.text import _
 from engine.train import builtin
+from engine.train.job import Job
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
 FORMS = "messages, prompt + completion, text"
@@ -25,6 +26,27 @@ class Row(NamedTuple):
     values: dict[str, Any]
     file: Path
     line: int
+
+
+def locate(job: Job) -> list[Path]:
+    """The files of the recipe's training data.
+
+    Raises:
+        UsageError: it names none, or one that is not on this machine.
+    """
+    name = str(job.get("dataset_path") or "")
+    if not name:
+        raise UsageError(
+            _("the recipe names no training data"), where="dataset_path", fix=_("set dataset_path"), kind="no_dataset"
+        )
+    if name.startswith(("hf://", "remote:")):
+        raise UsageError(
+            _("this version reads training data from files only"),
+            where=name,
+            fix=_("download it first and set dataset_path to the file"),
+            kind="not_supported",
+        )
+    return resolve(name)
 
 
 def resolve(name: str) -> list[Path]:
@@ -41,7 +63,8 @@ def resolve(name: str) -> list[Path]:
     if path.is_dir():
         found = [file for file in sorted(path.rglob("*")) if file.is_file() and file.name.endswith(SUFFIXES)]
     else:
-        found = [Path(file) for file in sorted(glob.glob(str(path), recursive=True)) if Path(file).is_file()]
+        names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute patterns, too
+        found = [Path(name) for name in names if Path(name).is_file()]
     if not found:
         raise UsageError(
             _("there is no training data at this path"),
