@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.plan.everything import Row
 from engine.plan.plan import Result, describe_verdict
+from engine.plan.servers import break_evens
 from engine.text import _, duration, money, number
 from tui.output import Output, width
 
@@ -48,7 +49,7 @@ def _head(result: Result, out: Output) -> None:
     r, ctx = result.request, result.context
     trained = result.memory.state.trained
     method = {"full": _("full"), "lora": _("LoRA r{r}"), "qlora": _("QLoRA r{r}")}[r.method].format(r=r.lora_r)
-    card = ctx.card.id if ctx.card else (r.gpu or _("GPU"))
+    card = ctx.card.id if ctx.card else (r.gpu or (_("GPU") if ctx.capacity is None else _("this machine")))
     out.line(f"{r.model}  {method}  {r.num_gpus}x {card}", "bold")
     facts = _("{total} weights, {trained} trained · {length} tokens x {batch} a GPU, {steps} a step · {sharding}")
     _say(
@@ -129,7 +130,10 @@ def _verdict(result: Result, out: Output) -> None:
     d, capacity = result.device, result.context.capacity
     peak = result.memory.peak.total
     words = describe_verdict(result)
-    line = _("needs {needs} GB (allocated {low} to {high}; the driver will show about {device})").format(
+    text = _("needs {needs} GB (allocated {low} to {high}; the driver will show about {device})")
+    if result.context.card is None and result.request.gpu is None:
+        text = _("needs {needs} GB (allocated {low} to {high})")
+    line = text.format(
         needs=number(d.needs / 1e9, 1),
         low=number(result.low / 1e9, 1),
         high=number(result.high / 1e9, 1),
@@ -177,12 +181,21 @@ def _time(result: Result, out: Output) -> None:
             high=duration(times["high"] * 3600),
         )
     )
+    for row in break_evens(result.context.offers, result.context.card, result.request.num_gpus)[:1]:
+        if result.hours > 0.2 * row["hours"]:
+            text = _("{month} is cheaper than {hour} from {hours} hours a month")
+            _say(out, text.format(month=row["month"], hour=row["hour"], hours=number(row["hours"])), "dim")
     for index, cost in enumerate(sorted(result.money, key=lambda m: m["amount"])[:3]):
-        _say(out, _cost(cost), label=_("MONEY") if index == 0 else "")
+        _say(out, _cost(result.converted(cost)), label=_("MONEY") if index == 0 else "")
 
 
 def _cost(cost: dict[str, Any]) -> str:
     amount = money(cost["amount"], cost["currency"])
+    if "converted" in cost:
+        other = cost["converted"]
+        amount += f" = {money(other['amount'], other['currency'])}"
+        if other["rate_of"]:
+            amount += _(" (rate of {day})").format(day=other["rate_of"])
     vat = _(" excl. VAT") if cost["vat"] == "excl" else ""
     if cost["period"] == "hour":
         price = _("{price} an hour").format(price=money(cost["price"], cost["currency"]))

@@ -252,9 +252,11 @@ def _neox(config: dict[str, Any], family: str) -> Shape:
 
 
 def _falcon(config: dict[str, Any], family: str) -> Shape:
-    new = bool(config.get("new_decoder_architecture"))
-    kv = config.get("num_kv_heads") if new else (1 if config.get("multi_query", True) else None)
-    d = _dims({**config, "num_key_value_heads": kv or config.get("num_key_value_heads")})
+    kv = config.get("num_kv_heads") or config.get("num_key_value_heads")
+    new = bool(config.get("new_decoder_architecture", bool(kv and kv > 1)))
+    if not new:
+        kv = 1 if config.get("multi_query", True) else None
+    d = _dims({**config, "num_key_value_heads": kv})
     q, k = d.heads * d.head_dim, d.kv_heads * d.head_dim
     bias = bool(config.get("bias", False))
     linears = (
@@ -267,6 +269,46 @@ def _falcon(config: dict[str, Any], family: str) -> Shape:
     return _shape(
         d, config, family, (Block(linears, norms, d.layers),), True, fused_qkv=True, gated=False, rms_norm=False,
         parallel=True, final=2 * d.hidden,
+    )  # fmt: skip
+
+
+def _starcoder2(config: dict[str, Any], family: str) -> Shape:
+    d = _dims(config, kv=2)
+    bias = bool(config.get("use_bias", True))
+    linears = [
+        *_attention(d, bias, bias),
+        Linear("up_proj", d.hidden, d.ffn, bias),
+        Linear("down_proj", d.ffn, d.hidden, bias),
+    ]
+    block = Block(tuple(linears), 4 * d.hidden, d.layers)
+    return _shape(d, config, family, (block,), True, gated=False, rms_norm=False, final=2 * d.hidden)
+
+
+def _stablelm(config: dict[str, Any], family: str) -> Shape:
+    d = _dims(config)
+    linears = _attention(d, bool(config.get("use_qkv_bias", False)), False) + _gated(d, d.ffn)
+    parallel = bool(config.get("use_parallel_residual", False))
+    block = Block(tuple(linears), (2 if parallel else 4) * d.hidden, d.layers)
+    return _shape(d, config, family, (block,), False, rms_norm=False, parallel=parallel, final=2 * d.hidden)
+
+
+def _olmo2(config: dict[str, Any], family: str) -> Shape:
+    d = _dims(config)
+    bias = bool(config.get("attention_bias", False))
+    norms = 2 * d.hidden + (d.heads + d.kv_heads) * d.head_dim  # behind attention and MLP, and on whole q and k
+    block = Block(tuple(_attention(d, bias, bias) + _gated(d, d.ffn)), norms, d.layers)
+    return _shape(d, config, family, (block,), False, qk_norm=True)
+
+
+def _granitemoe(config: dict[str, Any], family: str) -> Shape:
+    d = _dims(config)
+    experts, top = positive(config, "num_local_experts", 8), positive(config, "num_experts_per_tok", 2)
+    bias = bool(config.get("attention_bias", False))
+    router = Linear("router", d.hidden, experts, fused=True)
+    linears = (*_attention(d, bias, bias), router, *_gated(d, d.ffn, copies=experts))
+    return _shape(
+        d, config, family, (Block(linears, 2 * d.hidden, d.layers),), False, experts=experts, experts_per_token=top,
+        expert_ffn=d.ffn,
     )  # fmt: skip
 
 
@@ -355,6 +397,10 @@ BUILDERS: dict[str, Callable[[dict[str, Any], str], Shape]] = {
     "gpt_neox": _neox,
     "falcon": _falcon,
     "gpt2": _gpt2,
+    "granitemoe": _granitemoe,
+    "olmo2": _olmo2,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
     "gpt_oss": _gpt_oss,
     "deepseek_v3": _deepseek,
 }

@@ -7,6 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from engine.plan.plan import Result, plan
+from engine.plan.request import parse
+from engine.plan.servers import user_file
+
 SAME = (
     "method", "task", "lora_r", "lora_dropout", "use_dora", "optim", "max_length", "per_device_train_batch_size",
     "gradient_accumulation_steps", "gradient_checkpointing", "attn_implementation", "packing", "sharding",
@@ -58,6 +62,21 @@ def values(resolved: dict[str, Any], *, num_gpus: int) -> dict[str, Any]:
     if request.get("sharding") == "none" and request["num_gpus"] > 1:
         request["sharding"] = "auto"
     return request
+
+
+def plan_of(resolved: dict[str, Any], *, num_gpus: int, gpu: str | None, gpu_memory_gb: float | None) -> Result:
+    """The plan of a resolved recipe on given cards: what a launcher asks before it starts.
+
+    `result.problems` is empty when it fits; `result.request.sharding` is what `sharding: auto` became.
+
+    Raises:
+        UsageError: the model is not known, or a value makes no sense.
+    """
+    request = values(resolved, num_gpus=num_gpus) | {"gpu": gpu, "gpu_memory_gb": gpu_memory_gb}
+    found = lengths(resolved.get("dataset_path"))
+    if found:
+        request["length_histogram"] = found
+    return plan(parse(request), user=user_file())
 
 
 def lengths(path: str | Path | None) -> list[tuple[int, int]] | None:

@@ -263,8 +263,8 @@ def head_bytes(r: Request) -> tuple[float, float, float]:
         unpacked = 2 * BF16 if r.year is not None and r.year <= 2023 else BF16
         dequantised = unpacked * v * d if r.method == "qlora" else 0.0
         one = (2 * FP32 + BF16) * v * min(t, LITGPT_CHUNK * r.per_device_train_batch_size)
-        copies = 3 if r.loss == "full" else 2
-        return (copies * FP32 * v + 6 * d) * t + one + dequantised, FP32 * v * t, grad
+        pieces = 3 if r.loss == "full" else 2
+        return (pieces * FP32 * v + 6 * d) * t + one + dequantised, FP32 * v * t, grad
     if r.framework == "torchtune" and r.loss == "chunked":
         return norm + (BF16 + FP32) * v * t + 2 * FP32 * v * t / 8, 0.0, grad
     if r.loss == "chunked" or r.framework == "unsloth":

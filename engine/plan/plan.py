@@ -58,6 +58,19 @@ class Result:
     context: Context
     sharding_reason: str | None = None
     advice: tuple[dict[str, Any], ...] = ()
+    currency: str | None = None  # amounts are shown in it too, where there is a rate
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not fit: `memory`, `disk`, `host`."""
+        found = ["memory"] if self.verdict == "no" else []
+        server = self.context.server
+        spread = storage.spread(self.storage, server.nvme_tb) if server else None
+        if spread is not None and not spread["fits"]:
+            found.append("disk")
+        if server is not None and server.ram_gb and self.storage.host > server.ram_gb * GB:
+            found.append("host")
+        return found
 
     @property
     def low(self) -> float:
@@ -101,11 +114,13 @@ class Result:
                 "phases": {p.name: _gb(p.total) for p in self.memory.phases},
             },
             "verdict": self.verdict,
+            "problems": self.problems,
             "host_ram_gb": _gb(s.host),
             "host": {"load": _gb(s.host_load), "run": _gb(s.host_run), "merge": _gb(s.host_merge)},
             "disk": self.disk(),
             "time": self.time(),
-            "money": list(self.money),
+            "money": [self.converted(m) for m in self.money],
+            "break_even": servers.break_evens(self.context.offers, self.context.card, self.request.num_gpus),
             "advice": list(self.advice),
             "cross_check": self.cross_check(),
             "sharding_reason": self.sharding_reason,
@@ -121,6 +136,15 @@ class Result:
             if capacity is None
             else round(RULE_USABLE * capacity / servers.USABLE / GB * self.request.num_gpus, 1),
         }
+
+    def converted(self, cost: dict[str, Any]) -> dict[str, Any]:
+        """A cost with its amount in the user's currency beside it, where the catalogue has a rate."""
+        if self.currency is None or self.currency == cost["currency"]:
+            return cost
+        found = self.context.offers.convert(cost["amount"], cost["currency"], self.currency)
+        if found is None:
+            return cost
+        return cost | {"converted": {"amount": round(found[0], 2), "currency": self.currency, "rate_of": found[1]}}
 
     def disk(self) -> dict[str, Any]:
         """The disk part, GB."""
@@ -262,13 +286,14 @@ def evaluate(r: Request, ctx: Context) -> Result:
     )
 
 
-def plan(r: Request, *, user: Path | None = None, advise: bool = True) -> Result:
+def plan(r: Request, *, user: Path | None = None, advise: bool = True, currency: str | None = None) -> Result:
     """Plan a request.
 
     Args:
         r: the request (`request.parse`).
         user: the user's own catalogue of servers.
         advise: add ranked advice (each costs a plan of its own).
+        currency: the user's, for amounts beside the providers' own.
 
     Raises:
         UsageError: an unknown card without its memory, or a server that is not in the catalogue.
@@ -281,9 +306,7 @@ def plan(r: Request, *, user: Path | None = None, advise: bool = True) -> Result
     if r.sharding == "auto":
         chosen, reason = choose.sharding(r, ctx)
         r = chosen
-    result = evaluate(r, ctx)
-    if reason:
-        result = dataclasses.replace(result, sharding_reason=reason)
+    result = dataclasses.replace(evaluate(r, ctx), sharding_reason=reason, currency=currency)
     if advise:
         result = dataclasses.replace(result, advice=tuple(advice.advise(result)))
     return result

@@ -29,7 +29,7 @@ class Request:
     model: str
     method: str = "lora"
     task: str = "sft"
-    id: str | None = None
+    id: str | int | None = None
     lora_r: int = 16
     lora_targets: frozenset[str] = frozenset()
     lora_dropout: float = 0.05
@@ -190,7 +190,7 @@ class _Reader:
         value = self.take(key)
         if value is None:
             return None
-        if value not in DTYPES:
+        if not isinstance(value, str) or value not in DTYPES:
             raise _bad(key, _("'{key}' must be fp32 or bf16, not {value}").format(key=key, value=repr(value)[:40]))
         return DTYPES[value]
 
@@ -215,7 +215,7 @@ def parse(values: dict[str, Any], *, resolve: Any = models.resolve) -> Request:
     shape = resolve(name, config)
     fields: dict[str, Any] = {"shape": shape, "model": name or shape.name or shape.family}
     identity = read.take("id")
-    fields["id"] = None if identity is None else str(identity)[:200]
+    fields["id"] = identity if isinstance(identity, int) else None if identity is None else str(identity)[:200]
     method = read.choice("method", METHODS) or "lora"
     fields["method"] = method
     fields["task"] = read.choice("task", TASKS)
@@ -266,9 +266,10 @@ def _checked(request: Request, values: dict[str, Any]) -> Request:
     """What holds between keys."""
     shape = request.shape
     if request.method != "full":
-        smallest = min(
+        sides = [
             min(lin.n_in, lin.n_out) for b in shape.blocks for lin in b.linears if lin.name in request.lora_targets
-        )
+        ]
+        smallest = min([*sides, shape.vocab, shape.hidden])
         if request.lora_r > smallest:
             raise _bad(
                 "lora_r",

@@ -176,6 +176,19 @@ def break_even_hours(monthly: float, hourly: float) -> float:
     return monthly / hourly
 
 
+def break_evens(offered: Offers, card: Card | None, gpus: int) -> list[dict[str, Any]]:
+    """For the servers of these cards: the hours from which a month is cheaper than paying by the hour."""
+    if card is None:
+        return []
+    same = same_cards(offered, card, gpus)
+    return [
+        {"month": m.id, "hour": h.id, "hours": round(break_even_hours(m.amount, h.amount), 1), "currency": m.currency}
+        for m in same
+        for h in same
+        if m.period == "month" and h.period == "hour" and m.currency == h.currency and h.amount
+    ]
+
+
 def same_cards(offered: Offers, card: Card, gpus: int) -> list[Server]:
     """The servers of a request."""
     return [s for s in offered.servers if s.card.id == card.id and s.gpus == gpus]

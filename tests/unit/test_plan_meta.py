@@ -12,7 +12,14 @@ from engine.plan import memory, models, request, shapes
 
 pytestmark = pytest.mark.heavy
 CATALOGUE = orjson.loads(models.CATALOGUE.read_bytes())["models"]
-FAMILIES = {entry["config"]["model_type"]: entry["config"] for entry in CATALOGUE.values()}
+GRANITE_MOE = {
+    "model_type": "granitemoe", "hidden_size": 1536, "num_hidden_layers": 32, "num_attention_heads": 24,
+    "num_key_value_heads": 8, "intermediate_size": 512, "vocab_size": 49155, "tie_word_embeddings": True,
+    "num_local_experts": 40, "num_experts_per_tok": 8,
+}  # fmt: skip
+FAMILIES = {entry["config"]["model_type"]: entry["config"] for entry in CATALOGUE.values()} | {
+    "granitemoe": GRANITE_MOE
+}
 TINY = {
     "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
     "intermediate_size": 1536, "vocab_size": 2048, "max_position_embeddings": 1024, "tie_word_embeddings": False,
@@ -33,13 +40,13 @@ def test_transformers_builds_as_many_parameters(family):
 
 def test_an_unknown_architecture_is_counted_in_a_process_of_its_own():
     config = {
-        "model_type": "olmo2", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 4, "intermediate_size": 256, "vocab_size": 512, "tie_word_embeddings": False,
+        "model_type": "cohere", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "intermediate_size": 256, "vocab_size": 512, "tie_word_embeddings": True,
     }  # fmt: skip
     shape = models.resolve(None, config)
-    # embedding and head, two layers of four projections, three matrices, two norms and two q/k norms, the last norm
-    assert shape.parameters == 2 * 512 * 128 + 2 * (4 * 128 * 128 + 3 * 128 * 256 + 4 * 128) + 128
-    assert "olmo2" in shape.notes[0]
+    # the tied embedding, two layers of four projections, three matrices and one norm, the last norm
+    assert shape.parameters == 512 * 128 + 2 * (4 * 128 * 128 + 3 * 128 * 256 + 128) + 128
+    assert "cohere" in shape.notes[0]
 
 
 class Tracker:

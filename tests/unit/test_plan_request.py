@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import pytest
 
-from engine.errors import UsageError
+from engine.errors import FtuiError, UsageError
 from engine.plan import request
 from engine.plan.plan import padded_tokens, plan, train_tokens
 
@@ -114,3 +117,42 @@ def test_steps_and_epochs_give_tokens():
     assert train_tokens(request.parse(base | {"rows": 50, "num_train_epochs": 2})) == 100_000
     assert train_tokens(request.parse(base | {"train_tokens": 5e6, "num_train_epochs": 3})) == 15e6
     assert train_tokens(request.parse(base)) is None
+
+
+JUNK = [
+    None, 0, -1, 1, 3, 1e9, 10**12, 1.5, float("nan"), float("inf"), True, False, "", "x", "fp32", "4.45", [], ["q_proj"],
+    ["lm_head"], "all-linear", {}, {"a": 1}, [[1, 2]], "liger", "full", "eager", "H100", "8xH200", "unsloth",
+]  # fmt: skip
+SENSIBLE = {
+    "model": ["Llama-3.2-1B", "Qwen/Qwen3-30B-A3B", "microsoft/phi-2", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"],
+    "method": ["full", "lora", "qlora"], "loss": ["full", "chunked", "liger"], "num_gpus": [1, 2, 8],
+    "sharding": ["auto", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "pipeline"],
+    "framework": ["hf", "litgpt", "torchtune", "unsloth"], "gradient_checkpointing": [True, False],
+    "attn_implementation": ["eager", "sdpa", "flash_attention_2"], "gpu": ["H100", "L4", "B200", None],
+    "quant": ["nf4", "int8", "gptq", None], "bf16_master": ["fp32", "bf16"], "use_dora": [True, False],
+    "cpu_offload": [True, False], "task": ["sft", "dpo"], "rows": [None, 1000], "year": [None, 2023],
+    "lora_modules_to_save": [None, ["lm_head"]], "transformers": [None, "4.45", "4.47", "5.1"], "max_length": [128, 512],
+    "per_device_eval_batch_size": [None, 4], "global_batch_size": [None, 64], "length_histogram": [None, [[100, 5]]],
+}  # fmt: skip
+
+
+def test_any_mixture_of_values_is_a_consistent_plan_or_one_clear_error():
+    draw = random.Random(7)
+    keys = [*SENSIBLE, "lora_r", "lora_target_modules", "id", "config", "server", "weird", "optim", "max_steps"]
+    plans = 0
+    for _round in range(400):
+        asked = {key: draw.choice(values) for key, values in SENSIBLE.items() if key == "model" or draw.random() < 0.6}
+        for _junk in range(draw.choice([0, 0, 1, 2])):
+            asked[draw.choice(keys)] = draw.choice(JUNK)
+        try:
+            answer = plan(request.parse(asked)).to_json()
+        except FtuiError as error:
+            assert error.what
+            continue
+        plans += 1
+        json.dumps(answer, allow_nan=False)
+        card = answer["per_gpu"]
+        assert 0 <= card["low_gb"] <= card["allocated_gb"] <= card["high_gb"]
+        assert card["allocated_gb"] <= card["reserved_gb"] + 0.02 <= card["device_gb"] + 0.04
+        assert min(card["breakdown"].values()) >= 0
+    assert plans > 100

@@ -111,3 +111,14 @@ def test_experts_are_active_only_for_the_tokens_that_they_get():
     shape = models.resolve("Qwen/Qwen3-30B-A3B")
     assert shape.parameters == 30_532_122_624
     assert 3.0e9 < shape.active_parameters < 3.5e9
+
+
+def test_the_built_in_model_is_the_one_that_the_engine_makes():
+    from engine.train import builtin
+
+    config = CATALOGUE["builtin:tiny"]["config"]
+    assert {key: builtin.SHAPE[key] for key in config if key in builtin.SHAPE} == {
+        key: config[key] for key in builtin.SHAPE if key in config
+    }
+    assert len(set(config) & set(builtin.SHAPE)) >= 7
+    assert config["vocab_size"] == builtin.VOCABULARY

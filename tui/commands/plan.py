@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--train-tokens", type=float, metavar="N", help=_("tokens of one epoch, for the time"))
     add("--max-steps", type=int, metavar="N")
     add("--num-train-epochs", type=float, metavar="N")
+    add("--currency", metavar="CODE", help=_("show amounts in it too, by the rates of your servers.yaml"))
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -47,14 +48,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     values = _values(args)
     if args.all:
         return _all(values, out)
-    result = plan(request.parse(values), user=user_file())
+    result = plan(request.parse(values), user=user_file(), currency=args.currency)
     if out.as_json:
         out.json(result.to_json())
     else:
         from tui.plan_text import show
 
         show(result, out)
-    return DOES_NOT_FIT if result.verdict == "no" else 0
+    return DOES_NOT_FIT if result.problems else 0
 
 
 def _many(args: argparse.Namespace, out: Output) -> int:
@@ -89,7 +90,7 @@ def _many(args: argparse.Namespace, out: Output) -> int:
             code = 2
             continue
         out.json(result.to_json())
-        if result.verdict == "no" and code == 0:
+        if result.problems and code == 0:
             code = DOES_NOT_FIT
     return code
 
@@ -122,8 +123,15 @@ def _values(args: argparse.Namespace) -> dict[str, Any]:
     given = {key: value for key, value in given.items() if value is not None}
     values = _from_recipe(recipe, pairs, given) if recipe else _plain(pairs, given)
     if not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
-        values |= _local_gpus(values)
+        values |= _local_gpus(values) or (_host() if recipe else {})
     return values
+
+
+def _host() -> dict[str, Any]:
+    """Without GPUs a recipe trains on the CPU: host memory is the limit."""
+    import psutil
+
+    return {"gpu_memory_gb": psutil.virtual_memory().total / 1e9, "num_gpus": 1, "sharding": "none"}
 
 
 def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
