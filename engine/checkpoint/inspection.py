@@ -55,7 +55,7 @@ class Inspection:
             self._look_at(name, file)
         world_size = self._read_manifest()
         layout.check(self.files, world_size, self.problems)
-        shards.check_dcp(self.files, self.problems)
+        self._look_at_shards(shards.check_dcp(self.files, self.problems))
         for name, value in self.json.items():
             if name.endswith(".index.json"):
                 shards.check_index(name, value, self.files, self.tensors, self.problems)
@@ -130,6 +130,16 @@ class Inspection:
             self.tensors[name] = None if damaged else found.tensors
         elif base.startswith(("optimizer", "scheduler")) or shard:
             self._others[name] = found.tensors
+
+    def _look_at_shards(self, spans: shards.Spans) -> None:
+        for name, inside in spans.items():
+            try:
+                found = torchfiles.read_slices(self.files[name].path, inside)
+            except OSError as error:
+                self.problems.add("unreadable", "error", error.strerror or str(error), name)
+                continue
+            self._others[name] = found.tensors
+            self._checksums[name] = found.checksums
 
     def _read_manifest(self) -> int | None:
         """Take hashes and sizes from MANIFEST.json where there is one; returns the world size that it tells."""

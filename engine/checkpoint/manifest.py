@@ -12,7 +12,7 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from engine.files import fsync_dir, read_json, sha256_file, write_json
@@ -65,8 +65,7 @@ def read(folder: Path) -> Manifest | None:
 
 def is_inside(name: str) -> bool:
     """Whether a path of a manifest stays inside its checkpoint."""
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts
+    return not name.startswith("/") and (".." not in name or ".." not in name.split("/"))
 
 
 def _hash_and_sync(path: Path) -> dict[str, Any]:
@@ -113,9 +112,9 @@ def damage(folder: Path, manifest: Manifest, *, check_hash: bool = False) -> lis
     """The files that are missing or not as the manifest says ([] when all is well)."""
     bad = []
     for name, entry in manifest.files.items():
-        path = folder / name
+        path = f"{folder}/{name}"  # a Path for each file would double the time of a long list
         try:
-            if path.stat().st_size != entry["size"] or (check_hash and sha256_file(path) != entry["sha256"]):
+            if os.stat(path).st_size != entry["size"] or (check_hash and sha256_file(Path(path)) != entry["sha256"]):
                 bad.append(name)
         except OSError:
             bad.append(name)

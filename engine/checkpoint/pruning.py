@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +39,9 @@ class Plan:
         return sum(verdict.entry.bytes for verdict in self.verdicts if verdict.goes)
 
 
-def best_of(checkpoints: Path) -> str | None:
+def best_of(entries: Sequence[ledger.Entry]) -> str | None:
     """The name of the best checkpoint, as the newest one that can be read tells it."""
-    for entry in reversed(ledger.list(checkpoints)):
+    for entry in reversed(entries):
         state = read_json(entry.path / "trainer_state.json") if entry.state == "complete" else None
         if isinstance(state, dict):
             best = state.get("best_model_checkpoint")
@@ -74,8 +75,8 @@ def plan(run: Path, *, limit: int | None, in_use: str | None = None) -> Plan:
     keep = set(protected)
     if in_use:
         keep.add(Path(in_use).name)
-    best = best_of(checkpoints)
     entries = ledger.list(checkpoints)
+    best = best_of(entries)
     going = {entry.path for entry in retention.to_go(entries, limit, best=best, keep=keep)}
     verdicts = []
     for entry in entries:

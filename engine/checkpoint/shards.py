@@ -59,8 +59,16 @@ def check_index(name: str, index: Any, files: Mapping[str, File], tensors: Tenso
                 problems.add("index_key_not_in_shard", "error", detail, full)
 
 
-def check_dcp(files: Mapping[str, File], problems: Problems) -> None:
-    """Compare each folder of torch.distributed.checkpoint with its .metadata: are all parts there, and long enough."""
+Spans = dict[str, list[tuple[str, int, int]]]
+
+
+def check_dcp(files: Mapping[str, File], problems: Problems) -> Spans:
+    """Compare each folder of torch.distributed.checkpoint with its .metadata: are all parts there, and long enough.
+
+    Returns:
+        What lies where in each part that is whole: (name, begin, size).
+    """
+    spans: Spans = {}
     for folder in layout.dcp_folders(files):
         name = f"{folder}/.metadata"
         metadata = files.get(name)
@@ -70,18 +78,22 @@ def check_dcp(files: Mapping[str, File], problems: Problems) -> None:
         if not metadata.size:
             continue  # said already
         parts = _parts(metadata, name, problems)
-        for part, end in sorted(parts.items()):
+        for part, inside in sorted(parts.items()):
             full = f"{folder}/{part}"
             file = files.get(full)
+            end = max(begin + size for _name, begin, size in inside)
             if file is None:
                 problems.add("missing_shard", "error", _("{file} is missing").format(file=full), full)
             elif 0 < file.size < end:
                 detail = _("{n} bytes are missing at its end").format(n=end - file.size)
                 problems.add("truncated_shard", "error", detail, full)
+            elif file.size:
+                spans[full] = inside
+    return spans
 
 
-def _parts(metadata: File, name: str, problems: Problems) -> dict[str, int]:
-    """The parts that a .metadata names, each with the least size that it must have."""
+def _parts(metadata: File, name: str, problems: Problems) -> Spans:
+    """The parts that a .metadata names, each with what lies in it."""
     if metadata.size > pickles.LIMIT:
         return {}
     data = metadata.path.read_bytes()
@@ -92,13 +104,14 @@ def _parts(metadata: File, name: str, problems: Problems) -> dict[str, int]:
     if not isinstance(storage, dict):
         problems.add("truncated_shard", "error", _("it cannot be read"), name)
         return {}
-    parts: dict[str, int] = {}
-    for info in storage.values():
+    parts: Spans = {}
+    for index, info in storage.items():
         if not isinstance(info, pickles.Inert):
             continue
         part, offset, length = info.get("relative_path"), info.get("offset"), info.get("length")
+        key = index.get("fqn") if isinstance(index, pickles.Inert) else None
         if isinstance(part, str) and isinstance(offset, int) and isinstance(length, int) and ".." not in part:
-            parts[part] = max(parts.get(part, 0), offset + length)
+            parts.setdefault(part, []).append((str(key), offset, length))
     return parts
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from engine.checkpoint import pickles
 from engine.checkpoint.problems import Problems
@@ -51,7 +52,8 @@ def read_torch(path: Path, name: str, size: int, problems: Problems, *, cut: str
         start = file.read(4)
     if start[:2] == b"PK":
         try:
-            return _read_zip(path, name, size, problems, cut)
+            with open(path, "rb") as file:
+                return _read_zip(file, name, size, problems, cut)
         except _BAD_ZIP as error:
             detail = _("the archive is damaged or cut short ({reason})").format(reason=str(error)[:100])
             problems.add(cut, "error", detail, name)
@@ -77,9 +79,57 @@ def judge(found: pickles.Scan, name: str, problems: Problems) -> None:
             problems.add("unsafe_pickle", level, detail, name)  # type: ignore[arg-type]
 
 
-def _read_zip(path: Path, name: str, size: int, problems: Problems, cut: str) -> TorchFile:
+class _Slice(io.RawIOBase):
+    """A part of a file as a file of its own."""
+
+    def __init__(self, file: IO[bytes], begin: int, size: int) -> None:
+        self._file = file
+        self._begin = begin
+        self._size = size
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        self._file.seek(self._begin + self._at)
+        data = self._file.read(left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def read_slices(path: Path, spans: Iterable[tuple[str, int, int]]) -> TorchFile:
+    """What parts of a file hold, each a torch.save of its own (name, begin, size); what is not one is left out."""
     result = TorchFile()
-    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+    with open(path, "rb") as file:
+        for name, begin, size in spans:
+            try:
+                part: IO[bytes] = _Slice(file, begin, size)  # type: ignore[assignment]
+                found = _read_zip(part, name, size, Problems(), "truncated_shard")
+            except _BAD_ZIP:
+                continue
+            for tensor in found.tensors:
+                place = tensor.begin + begin
+                result.tensors.append(Tensor(name, tensor.dtype, tensor.shape, place, tensor.size))
+            for check in found.checksums:
+                result.checksums.append(Checksum(check.begin + begin, check.size, check.expected, check.name))
+    return result
+
+
+def _read_zip(file: IO[bytes], name: str, size: int, problems: Problems, cut: str) -> TorchFile:
+    result = TorchFile()
+    with zipfile.ZipFile(file) as archive:
         records = {info.filename: info for info in archive.infolist()}
         main = next((n for n in records if n == "data.pkl" or n.endswith("/data.pkl")), None)
         if main is None:
@@ -97,8 +147,8 @@ def _read_zip(path: Path, name: str, size: int, problems: Problems, cut: str) ->
             if info.compress_type == zipfile.ZIP_STORED and info.CRC:
                 result.checksums.append(Checksum(begin, info.file_size, info.CRC, record))
             if info.filename.endswith(".pkl") and info.filename != main:
-                judge(pickles.scan(_pickle_of(archive, info)), name, problems)
-        data = _pickle_of(archive, records[main])
+                judge(pickles.scan(_pickle_of(archive, file, info, begin)), name, problems)
+        data = _pickle_of(archive, file, records[main], places[main])
     scan = pickles.scan(data)
     judge(scan, name, problems)
     if scan.error:
@@ -116,13 +166,16 @@ def _read_zip(path: Path, name: str, size: int, problems: Problems, cut: str) ->
     return result
 
 
-def _pickle_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _pickle_of(archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, begin: int) -> bytes:
     if info.file_size > pickles.LIMIT:
         raise ValueError(f"{info.filename}: {info.file_size}")
-    return archive.read(info)
+    if info.compress_type != zipfile.ZIP_STORED or info.CRC:
+        return archive.read(info)
+    file.seek(begin)  # written without checksums: zipfile would refuse it
+    return file.read(info.file_size)
 
 
-def _begins(file: Any, info: zipfile.ZipInfo, size: int) -> int | None:
+def _begins(file: IO[bytes], info: zipfile.ZipInfo, size: int) -> int | None:
     """Where a record's bytes begin; None when they do not lie in the file."""
     file.seek(info.header_offset)
     raw = file.read(_LOCAL_HEADER.size)

@@ -121,7 +121,7 @@ def _list(args: argparse.Namespace, out: Output) -> int:
     run = _run_folder(args)
     entries = ledger.list(run.checkpoints)
     pinned = pins.read(run.path) or set()
-    best = pruning.best_of(run.checkpoints)
+    best = pruning.best_of(entries)
     newest = next((entry for entry in reversed(entries) if entry.resumable), None)
     rows = [_row(entry, pinned, best, newest) for entry in entries]
     if out.as_json:
