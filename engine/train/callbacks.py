@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from engine.files import read_json
-from engine.journal import JournalReader
 from engine.train import flops
-from engine.train.events import Events
+from engine.train.events import Events, answered
 from engine.train.rank import Rank, Signals, rotate_if_large
 from engine.train.ranks import Ranks
 from engine.train.saving import Saver
@@ -169,16 +167,3 @@ class ControlCallback(TrainerCallback):
             return 0, ""
         self._answered = number
         return number, str(wish)
-
-
-def answered(journal: Path) -> int:
-    """The highest request that an earlier attempt acted upon: it must not stop this one again."""
-    highest = 0
-    reader = JournalReader(journal)
-    while True:
-        data, more = reader.read_chunk()
-        for line in data.splitlines():
-            if b'"event":"request"' in line:
-                highest = max([highest, *(int(event.get("id", 0)) for event in reader.parse(line))])
-        if not more:
-            return highest

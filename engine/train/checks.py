@@ -61,14 +61,13 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
         ]
         if job.get("bias", "none") == "none":
             found.append(("method", [], others[:3]))
-        name = str(job.get("dtype", "float32"))
-        wanted = getattr(torch, name, None)
-        if isinstance(wanted, torch.dtype) and not wants_4bit(job) and not job.get("load_in_8bit", False):
-            dtypes = {
-                str(p.dtype) for n, p in model.named_parameters() if not p.requires_grad and p.is_floating_point()
-            }
-            if not job.get("kbit_prepare", False):
-                found.append(("dtype", [str(wanted)], sorted(dtypes)))
+    wanted = getattr(torch, str(job.get("dtype", "float32")), None)
+    if isinstance(wanted, torch.dtype) and not wants_4bit(job) and not job.get("load_in_8bit", False):
+        # The base's weights: PEFT keeps an adapter in float32 whatever the base is.
+        base = [
+            p for p in model.parameters() if p.is_floating_point() and (job.method == "full" or not p.requires_grad)
+        ]
+        found.append(("dtype", [str(wanted)], sorted({str(parameter.dtype) for parameter in base})))
     return found
 
 

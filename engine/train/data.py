@@ -7,6 +7,7 @@ last: without it the folder is made anew.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -109,7 +110,14 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
         packing = bool(arguments.packing)
         if name == "eval" and arguments.eval_packing is not None:
             packing = bool(arguments.eval_packing)
-        ready = _tokenize(dataset, arguments, tokenizer, packing, name)
+        ready, masked = _tokenize(
+            dataset,
+            arguments,
+            tokenizer,
+            only_assistant=job.recipe.get("assistant_only_loss"),
+            packing=packing,
+            name=name,
+        )
         if not len(ready):
             raise UsageError(
                 _("no row is left after tokenizing: in each the answer lies beyond max_length"),
@@ -122,6 +130,7 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
             "rows": len(dataset),
             "sequences": len(ready),
             "tokens": _tokens(folder / name),
+            "assistant_only_loss": masked,
         }
     return {
         "format": FORMAT,
@@ -195,11 +204,16 @@ def _no_barriers() -> Iterator[None]:
         PartialState.wait_for_everyone = original
 
 
-def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: bool, name: str) -> Dataset:
-    """Tokenize, mask, truncate, pack and shuffle as SFTTrainer does it in its constructor, without a model."""
+def _tokenize(
+    dataset: Dataset, arguments: SFTConfig, tokenizer: Any, *, only_assistant: bool | None, packing: bool, name: str
+) -> tuple[Dataset, bool]:
+    """Tokenize, mask, truncate, pack and shuffle as SFTTrainer does it in its constructor, without a model.
+
+    Returns:
+        The rows, and whether only the assistant's words count in them.
+    """
     columns = dataset.column_names
     conversational = "messages" in columns or isinstance(dataset[0].get("prompt"), list)
-    template = None
     if conversational and not tokenizer.chat_template:
         raise UsageError(
             _("the tokenizer has no chat template, and the rows are conversations"),
@@ -207,31 +221,42 @@ def _tokenize(dataset: Dataset, arguments: SFTConfig, tokenizer: Any, packing: b
             fix=_("set chat_template_path to a .jinja file or to the tokenizer of the chat version of the model"),
             kind="no_chat_template",
         )
-    if arguments.assistant_only_loss:
-        if not conversational:
-            raise UsageError(
-                _("assistant_only_loss needs conversations, and the rows are not"),
-                where="assistant_only_loss",
-                fix=_("set assistant_only_loss: false"),
-                kind="conflict",
-            )
-        if not has_generation_markers(tokenizer.chat_template):
-            try:
-                template = get_training_chat_template(tokenizer)
-            except ValueError as error:
-                raise UsageError(
-                    _("the chat template does not mark the assistant's words, so the loss cannot be limited to them"),
-                    where="assistant_only_loss",
-                    fix=_(
-                        "set assistant_only_loss: false, or chat_template_path to a template "
-                        "with {% generation %} marks"
-                    ),
-                    kind="template",
-                ) from error
+    arguments = copy.copy(arguments)
+    arguments.assistant_only_loss, template = _assistant_mask(only_assistant, tokenizer, conversational)
     completion_only = arguments.completion_only_loss
     if completion_only is None:
         completion_only = "prompt" in columns and "completion" in columns
     trainer = SimpleNamespace(_tokenizer=tokenizer, chat_template=template, completion_only_loss=completion_only)
     with _no_barriers():
         ready = SFTTrainer._prepare_dataset(trainer, dataset, tokenizer, arguments, packing, None, name)
-    return ready.select_columns([c for c in ("input_ids", "labels", "seq_lengths") if c in ready.column_names])
+    kept = ready.select_columns([c for c in ("input_ids", "labels", "seq_lengths") if c in ready.column_names])
+    return kept, arguments.assistant_only_loss
+
+
+def _assistant_mask(wanted: bool | None, tokenizer: Any, conversational: bool) -> tuple[bool, str | None]:
+    """Whether only the assistant's words count, and the template that marks them where the tokenizer's own does not.
+
+    `wanted` None: where rows and template allow it.
+    """
+    if wanted is False or (wanted is None and not conversational):
+        return False, None
+    if not conversational:
+        raise UsageError(
+            _("assistant_only_loss needs conversations, and the rows are not"),
+            where="assistant_only_loss",
+            fix=_("set assistant_only_loss: false"),
+            kind="conflict",
+        )
+    if has_generation_markers(tokenizer.chat_template):
+        return True, None
+    try:
+        return True, get_training_chat_template(tokenizer)
+    except ValueError as error:
+        if wanted is None:
+            return False, None
+        raise UsageError(
+            _("the chat template does not mark the assistant's words, so the loss cannot be limited to them"),
+            where="assistant_only_loss",
+            fix=_("set assistant_only_loss: false, or chat_template_path to a template with {% generation %} marks"),
+            kind="template",
+        ) from error

@@ -7,7 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from engine.journal import JournalWriter
+from engine.journal import JournalReader, JournalWriter
 
 PENDING = 10_000  # lines kept in memory while the disk takes none
 
@@ -42,3 +42,16 @@ class Events:
                 self._writer.sync()
             except OSError as error:
                 print(f"journal: {error}", flush=True)  # noqa: T201
+
+
+def answered(journal: Path) -> int:
+    """The highest request that an earlier attempt acted upon: it must not stop this one again."""
+    highest = 0
+    reader = JournalReader(journal)
+    while True:
+        data, more = reader.read_chunk()
+        for line in data.splitlines():
+            if b'"event":"request"' in line:
+                highest = max([highest, *(int(event.get("id", 0)) for event in reader.parse(line))])
+        if not more:
+            return highest

@@ -20,12 +20,23 @@ _LEFT_OVER = (
 _LEFT_OVER_PREFIXES = ("TORCHELASTIC_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "FTUI_RESUME", "FTUI_ATTEMPT")
 
 
+def _newest(run: RunFolder, event: str, field: str) -> float:
+    found = last(run.journal, {"event": event})
+    value = found.get(field) if found else None
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def shutdown_timeout(run: RunFolder) -> int:
-    """Seconds that the ranks get between the stop signal and SIGKILL, from the newest measured save."""
-    save = last(run.journal, {"event": "save"})
-    seconds = save.get("seconds") if save else None
-    measured = float(seconds) if isinstance(seconds, int | float) else 0.0
-    return max(SHORTEST_SHUTDOWN_S, round(SHORTEST_SHUTDOWN_S / 2 + SAVE_TIME_FACTOR * measured))
+    """Seconds that the ranks get between the stop signal and SIGKILL, from what was measured last.
+
+    They end the step, make the evaluation that may be due at it, and save.
+    """
+    work = (
+        2 * _newest(run, "log", "step_time_s")
+        + 2 * _newest(run, "eval", "eval_runtime")
+        + SAVE_TIME_FACTOR * _newest(run, "save", "seconds")
+    )
+    return max(SHORTEST_SHUTDOWN_S, round(SHORTEST_SHUTDOWN_S / 2 + work))
 
 
 def _python_path(value: str) -> str:

@@ -30,7 +30,8 @@ LORA_NAMES = {
 
 def device(job: Job) -> torch.device:
     """Where this rank computes."""
-    if job.get("device", "auto") != "cpu" and torch.cuda.is_available():
+    on_cpu = job.get("device", "auto") == "cpu" or job.get("use_cpu", False)
+    if not on_cpu and torch.cuda.is_available():
         return torch.device("cuda", job.rank.local_index)
     return torch.device("cpu")
 
@@ -113,8 +114,6 @@ def _template(path: str) -> str:
 
 
 def _dtype(job: Job) -> torch.dtype | str:
-    if job.method == "full" and job.recipe.get("bf16_master") in ("fp32", "bf16"):
-        return torch.float32 if job.recipe["bf16_master"] == "fp32" else torch.bfloat16
     name = str(job.get("dtype", "float32"))
     if name == "auto":
         return "auto"

@@ -151,6 +151,7 @@ class Program:
                 "total_parameters": total,
                 "device": _device_name(args.device),
                 "dtype": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
+                "assistant_only_loss": document["train"]["assistant_only_loss"],
                 "resumed_from": str(rank.resume_from) if rank.resume_from else None,
                 "exact_resume": resumed.world_size == rank.world_size if resumed is not None else None,
                 "tokens_seen": resumed.metrics.get("tokens_seen", 0) if resumed is not None else 0,
