@@ -120,8 +120,8 @@ def test_steps_and_epochs_give_tokens():
 
 
 JUNK = [
-    None, 0, -1, 1, 3, 1e9, 10**12, 1.5, float("nan"), float("inf"), True, False, "", "x", "fp32", "4.45", [], ["q_proj"],
-    ["lm_head"], "all-linear", {}, {"a": 1}, [[1, 2]], "liger", "full", "eager", "H100", "8xH200", "unsloth",
+    None, 0, -1, 1, 3, 1e9, 10**12, 1.5, float("nan"), float("inf"), True, False, "", "x", "fp32", "4.45", [],
+    ["q_proj"], ["lm_head"], "all-linear", {}, {"a": 1}, [[1, 2]], "liger", "full", "eager", "H100", "8xH200", "unsloth",
 ]  # fmt: skip
 SENSIBLE = {
     "model": ["Llama-3.2-1B", "Qwen/Qwen3-30B-A3B", "microsoft/phi-2", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"],
@@ -131,7 +131,8 @@ SENSIBLE = {
     "attn_implementation": ["eager", "sdpa", "flash_attention_2"], "gpu": ["H100", "L4", "B200", None],
     "quant": ["nf4", "int8", "gptq", None], "bf16_master": ["fp32", "bf16"], "use_dora": [True, False],
     "cpu_offload": [True, False], "task": ["sft", "dpo"], "rows": [None, 1000], "year": [None, 2023],
-    "lora_modules_to_save": [None, ["lm_head"]], "transformers": [None, "4.45", "4.47", "5.1"], "max_length": [128, 512],
+    "lora_modules_to_save": [None, ["lm_head"]], "transformers": [None, "4.45", "4.47", "5.1"],
+    "max_length": [128, 512],
     "per_device_eval_batch_size": [None, 4], "global_batch_size": [None, 64], "length_histogram": [None, [[100, 5]]],
 }  # fmt: skip
 
