@@ -291,11 +291,11 @@ def _compare(train: list[FileResult], evaluation: list[FileResult]) -> None:
 
 def _joined(results: list[FileResult]) -> tuple[Prints, Any]:
     """The prints of all files one after another, and which file each is from."""
-    parts = [Prints.join(result.prints) for result in results]
+    counts = [sum(len(part.line) for part in result.prints) for result in results]
+    joined = Prints.join([part for result in results for part in result.prints])
     for result in results:
         result.prints.clear()
-    numbers = np.repeat(np.arange(len(parts)), [len(part.line) for part in parts])
-    return Prints.join(parts), numbers
+    return joined, np.repeat(np.arange(len(results)), counts)
 
 
 def _pairs(kind: str, partner: Any, prints: Prints, files: Any, results: list[FileResult]) -> None:

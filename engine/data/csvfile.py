@@ -35,6 +35,7 @@ class _Lines:
         self._rest = b""
         self._offset = 0
         self._back: deque[tuple[int, str]] = deque()
+        self.undecoded: set[int] = set()  # lines with bytes that are not UTF-8: their records are left out
         self._number = 0
         self.taken: list[tuple[int, str]] = []
         self._ready: deque[bytes] = deque()
@@ -62,6 +63,7 @@ class _Lines:
             offset = self._offset + error.start
             self._tally.add("encoding", self._number, guess_encoding(line), byte_offset=offset)
             text = line.decode("utf-8", "replace")
+            self.undecoded.add(self._number)
         self._offset += len(line)
         return self._number, text
 
@@ -93,6 +95,7 @@ def _records(lines: _Lines, sign: str, tally: Tally) -> Iterator[tuple[int, dict
         try:
             for fields in reader:
                 start = lines.taken[0][0]
+                unreadable = not lines.undecoded.isdisjoint(number for number, _text in lines.taken)
                 lines.taken.clear()
                 if not any(fields) and len(fields) < 2:
                     tally.add("blank_line", start)
@@ -103,7 +106,7 @@ def _records(lines: _Lines, sign: str, tally: Tally) -> Iterator[tuple[int, dict
                 elif len(fields) != len(header):
                     words = _("{n} where the header has {wanted}").format(n=len(fields), wanted=len(header))
                     tally.add("csv_field_count", start, words)
-                else:
+                elif not unreadable:
                     yield start, {name: _cell(field) for name, field in zip(header, fields, strict=True)}
             return
         except csv.Error:

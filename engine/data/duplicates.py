@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,15 @@ class Prints:
 
     @classmethod
     def join(cls, parts: list[Prints]) -> Prints:
-        """The rows of all parts, in order."""
+        """The rows of all parts, in order. The parts are used up, so that no row is in memory twice."""
         if not parts:
             return cls.empty()
-        names = ("line", "exact", "normal", "prompt", "answer", "swapped", "keys", "minima")
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        columns = {}
+        for column in fields(cls):
+            columns[column.name] = np.concatenate([getattr(part, column.name) for part in parts])
+            for part in parts:
+                setattr(part, column.name, None)
+        return cls(**columns)
 
 
 def first_index(values: U64) -> NDArray[np.int64]:
@@ -69,35 +73,35 @@ def near(prints: Prints, exact: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     partner = repeats(prints.normal)
     alone = np.flatnonzero((partner < 0) & prints.keys.any(axis=1))
-    found = similar(prints.keys[alone], prints.minima[alone])
+    found = similar(prints, alone)
     hit = found >= 0
-    partner[alone[hit]] = alone[found[hit]]
+    partner[alone[hit]] = found[hit]
     partner[exact >= 0] = -1
     return partner
 
 
-def similar(keys: NDArray[np.uint32], minima: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """For each row, an earlier row that is alike; -1 where there is none.
+def similar(prints: Prints, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of some rows, an earlier one of them that is alike; -1 where there is none.
 
     Rows that share a band are candidates. Of a band that many rows share (a phrase that all have) each row is compared
     with a few before it and with the first, so that the time grows with the number of rows, not with its square.
     """
-    partner = np.full(len(keys), -1, np.int64)
+    partner = np.full(len(prints.line), -1, np.int64)
     for band in range(BANDS):
-        column = keys[:, band]
-        order = np.argsort(column, kind="stable")
-        ordered = column[order]
+        column = prints.keys[rows, band]
+        places = np.argsort(column, kind="stable")
+        ordered, order = column[places], rows[places]
         for step in range(1, NEIGHBORS + 1):
             same = np.flatnonzero(ordered[step:] == ordered[:-step])
             if not len(same):
                 break
-            _accept(minima, partner, order[same + step], order[same])
+            _accept(prints.minima, partner, order[same + step], order[same])
         else:
             first = np.flatnonzero(np.diff(ordered, prepend=ordered[0] ^ np.uint32(1)))
             heads = order[first][np.searchsorted(first, np.arange(len(order)), side="right") - 1]
             far = order != heads
-            _accept(minima, partner, order[far], heads[far])
-    return partner
+            _accept(prints.minima, partner, order[far], heads[far])
+    return partner[rows]
 
 
 def _accept(

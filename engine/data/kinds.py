@@ -93,7 +93,9 @@ def _file_kinds() -> dict[str, Kind]:
         ),
         "binary": Kind("error", _("this is not text but {values}"), _("give JSON lines, JSON, CSV, TSV or Parquet")),
         "csv_delimiter": Kind(
-            "warning", _("the columns are separated by {values}, not by the usual sign"), _("say --delimiter, or use ,")
+            "warning",
+            _("the columns are separated by '{values}', not by the usual sign"),
+            _("say --delimiter, or use ,"),
         ),
         "csv_field_count": Kind(
             "error", _("records whose number of fields is not the header's: {values}"), _("correct these records")
@@ -114,7 +116,9 @@ def _row_kinds() -> dict[str, Kind]:
             _("rows of no known form; they have: {values}"),
             _("use messages, conversations, instruction + output, prompt + completion, text, or chosen + rejected"),
         ),
-        "messages_not_list": Kind("error", _("messages is {values}, not a list"), _("make it a list of messages")),
+        "messages_not_list": Kind(
+            "error", _("the messages are {values} where a list of messages belongs"), _("make it a list of messages")
+        ),
         "empty_messages": Kind("error", _("the list of messages is empty"), _("delete these rows")),
         "missing_role": Kind(
             "error", _("a message without a role"), _("say who speaks: system, user, assistant, tool")

@@ -147,7 +147,7 @@ class Opened:
             self.tally.add("bom", 1)
         elif self.encoding != "UTF-8":
             self.tally.add("encoding", 1, self.encoding, "utf", byte_offset=0)
-        elif b"\0" in self.head[:4096]:
+        elif b"\0" in self.head[:4096] and self.head.lstrip()[:1] not in (b"{", b"["):
             self._refuse("binary", _("binary data"))
         if self.encoding != "UTF-8":
             self.text_head = self.head[self._skip :].decode(self.encoding, "replace").encode()
