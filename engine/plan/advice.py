@@ -124,7 +124,10 @@ def changes(result: Result) -> Iterator[Change]:
         )
     if r.lengths and not r.packing and r.task != "dpo":
         yield Change(r.replace(packing=True), {"packing": True}, _("packing: no padding"), 0)
-    yield from _length(r)
+    if r.lengths or result.verdict != "fits":
+        yield from _length(r)
+    if r.cpu_offload and r.num_gpus > 1:
+        yield from _without_offload(r)
     if "8bit" not in r.optim.lower() and r.method == "full":
         yield Change(r.replace(optim="adamw_8bit"), {"optim": "adamw_8bit"}, _("8-bit optimizer states"), 1)
     if r.kbit_prepare and r.method == "qlora":
@@ -174,6 +177,21 @@ def _batch(result: Result) -> Iterator[Change]:
             keys = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": whole // micro}
             text = _("micro-batch {micro}, accumulation {steps}").format(micro=micro, steps=whole // micro)
             yield Change(r.replace(**keys), keys, text, 0)
+
+
+def _without_offload(r: Request) -> Iterator[Change]:
+    """Smaller micro-batches with the state on the GPUs: often faster than one larger with it in host memory."""
+    whole, micro = r.accumulation * r.per_device_train_batch_size, r.per_device_train_batch_size
+    while micro > 1:
+        micro //= 2
+        if whole % micro == 0:
+            keys: dict[str, Any] = {
+                "per_device_train_batch_size": micro,
+                "gradient_accumulation_steps": whole // micro,
+                "cpu_offload": False,
+            }
+            text = _("micro-batch {micro}, accumulation {steps}, no offload")
+            yield Change(r.replace(**keys), keys, text.format(micro=micro, steps=whole // micro), 0)
 
 
 def _length(r: Request) -> Iterator[Change]:

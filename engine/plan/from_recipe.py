@@ -40,6 +40,8 @@ def values(resolved: dict[str, Any], *, num_gpus: int) -> dict[str, Any]:
             request[name] = resolved[name]
     if request.get("method") == "full":
         request.pop("lora_r", None)
+    else:  # `bf16_master` speaks of trained weights; a frozen base has the type that it is loaded in
+        request["bf16_master"] = "fp32" if resolved.get("dtype") in ("float32", "fp32") else "bf16"
     if request.get("method") == "qlora":
         if resolved.get("load_in_8bit"):
             request["quant"] = "int8"
@@ -48,6 +50,8 @@ def values(resolved: dict[str, Any], *, num_gpus: int) -> dict[str, Any]:
             nested = resolved.get("use_bnb_nested_quant", True)
             request["quant"] = "fp4" if kind == "fp4" else ("nf4-dq" if nested else "nf4")
         request["lora_dtype"] = "bf16"  # TRL casts adapters on a quantised base
+    if resolved.get("eval_strategy") not in (None, "no", False):
+        request["per_device_eval_batch_size"] = resolved.get("per_device_eval_batch_size")
     steps = resolved.get("max_steps")
     if isinstance(steps, int) and steps > 0:
         request["max_steps"] = steps

@@ -89,6 +89,36 @@ def test_a_recipe_is_planned_with_values_over_it(capsysbinary):
     assert result["trained_parameters"] == 2 * 43_646_976
 
 
+def test_a_recipe_s_base_adapter_and_evaluation_are_counted_as_the_engine_trains_them(tmp_path):
+    from engine import recipe
+    from engine.plan import from_recipe
+
+    def request_of(name, *over):
+        return from_recipe.values(recipe.resolve(recipe.load(recipe.find(name), list(over)), num_gpus=1), num_gpus=1)
+
+    lora, qlora, full = (request_of(f"{name}-sft") for name in ("lora", "qlora", "full"))
+    assert (lora["bf16_master"], full["bf16_master"]) == ("bf16", "fp32")  # a frozen base has no master copy
+    assert (qlora["quant"], qlora["lora_dtype"]) == ("nf4-dq", "bf16")
+    assert lora["per_device_eval_batch_size"] == 2
+    assert "per_device_eval_batch_size" not in request_of("lora-sft", "eval_strategy=no")
+    assert request_of("lora-sft", "use_liger_kernel=true")["loss"] == "liger"
+
+
+def test_a_launcher_plans_a_resolved_recipe_with_the_lengths_of_its_data(tmp_path):
+    from engine import recipe
+    from engine.plan import from_recipe
+
+    data = tmp_path / "rows.jsonl"
+    data.write_text(('{"text": "' + "x" * 400 + '"}\n') * 100)
+    loaded = recipe.load(recipe.find("qlora-sft"), [f"dataset_path={data}"])
+    resolved = recipe.resolve(loaded, num_gpus=1)
+    result = from_recipe.plan_of(resolved, num_gpus=1, gpu="L4", gpu_memory_gb=None)
+    assert result.problems == []
+    assert result.request.sharding == "none"
+    assert result.tokens == pytest.approx(2 * 100 * 104, rel=0.3)  # two epochs of a hundred rows of about 104 tokens
+    assert from_recipe.lengths(tmp_path / "missing.jsonl") is None
+
+
 def test_a_wrong_recipe_is_one_error(capsysbinary, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text("model_name_or_path: Qwen/Qwen3-8B\nlora_rr: 3\n")

@@ -121,7 +121,7 @@ def test_steps_and_epochs_give_tokens():
 
 JUNK = [
     None, 0, -1, 1, 3, 1e9, 10**12, 1.5, float("nan"), float("inf"), True, False, "", "x", "fp32", "4.45", [],
-    ["q_proj"], ["lm_head"], "all-linear", {}, {"a": 1}, [[1, 2]], "liger", "full", "eager", "H100", "8xH200", "unsloth",
+    ["q_proj"], ["lm_head"], "all-linear", {}, {"a": 1}, [[1, 2]], "liger", "full", "eager", "H100", "8xH200",
 ]  # fmt: skip
 SENSIBLE = {
     "model": ["Llama-3.2-1B", "Qwen/Qwen3-30B-A3B", "microsoft/phi-2", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"],
