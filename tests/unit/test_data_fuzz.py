@@ -19,8 +19,8 @@ LIMITS = settings(
 KEYS = st.sampled_from(
     [
         "messages", "conversations", "role", "content", "from", "value", "instruction", "input", "output", "prompt",
-        "text", "completion", "chosen", "rejected", "tools", "tool_calls", "function", "name", "arguments", "id", "type",
-        "system", "tool_call_id", "history", "x",
+        "text", "completion", "chosen", "rejected", "tools", "tool_calls", "function", "name", "arguments", "id",
+        "type", "system", "tool_call_id", "history", "x",
     ]
 )  # fmt: skip
 WORDS = st.sampled_from(

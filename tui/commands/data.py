@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,7 +139,12 @@ def _preview(args: argparse.Namespace, out: Output) -> int:
         return 0
     for row in rows:
         out.line(row.title, "bold")
+        colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        marks = {} if colored else {"accent": ("«", "»"), "error": ("~~", "~~")}
+        texts = []
         for text, style in row.pieces:
-            out.line(text, style)
+            before, after = marks.get(style or "", ("", "")) if row.flowing else ("", "")
+            texts.append(out.styled(f"{before}{text}{after}", style, sys.stdout))
+        out.line("".join(texts) if row.flowing else "\n".join(texts))
         out.line()
     return 0
