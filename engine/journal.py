@@ -27,8 +27,14 @@ class JournalWriter:
         self.path = path
         self.common = common
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = self._open()
         self._cut_torn_line()
+
+    def _open(self) -> int:
+        # through the folder's descriptor: the path may be another run's by the time the file is made again
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self.path.name, flags, 0o644, dir_fd=self._folder)
 
     def _cut_torn_line(self) -> None:
         end = os.fstat(self._fd).st_size
@@ -50,7 +56,12 @@ class JournalWriter:
             OSError: nothing of the line was kept (full disk, lost mount).
         """
         line = orjson.dumps({"event": event, "time": time.time(), **self.common, **fields}, option=_OPTIONS)
-        before = os.fstat(self._fd).st_size
+        info = os.fstat(self._fd)
+        if info.st_nlink == 0:  # deleted under us: what follows would be read by nobody
+            gone, self._fd = self._fd, self._open()
+            os.close(gone)
+            info = os.fstat(self._fd)
+        before = info.st_size
         try:
             write_all(self._fd, line)
         except OSError:
@@ -65,6 +76,7 @@ class JournalWriter:
         """Close the file; further appends fail."""
         if self._fd >= 0:
             os.close(self._fd)
+            os.close(self._folder)
             self._fd = -1
 
 

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 DOMAIN = "ftui"
+LARGEST_PLAIN = 1e15
 LOCALES = Path(__file__).parent / "locales"
 _forced: str | None = None
 
@@ -62,9 +63,11 @@ def _babel() -> str:
 
 
 def number(value: float, digits: int = 0) -> str:
-    """A number with the locale's separators and exactly `digits` decimals."""
+    """A number with the locale's separators and exactly `digits` decimals; a loss that explodes as 1.2e+30."""
     from babel.numbers import format_decimal
 
+    if not abs(value) < LARGEST_PLAIN:  # neither a NaN nor what has more digits than a decimal keeps
+        return f"{value:.1e}"
     pattern = "#,##0" + ("." + "0" * digits if digits else "")
     return str(format_decimal(value, format=pattern, locale=_babel()))
 
@@ -86,6 +89,8 @@ def gigabytes(size: float, digits: int = 1) -> str:
 
 def duration(seconds: float) -> str:
     """A duration in the two largest units that matter: `3 h 21`, `4 min 05`, `12 s`."""
+    if not abs(seconds) < LARGEST_PLAIN:
+        return "-"
     total = max(0, round(seconds))
     if total < 60:
         return _("{s} s").format(s=total)
@@ -98,12 +103,19 @@ def duration(seconds: float) -> str:
 
 def clock(timestamp: float) -> str:
     """Local time of day, HH:MM:SS."""
-    return datetime.datetime.fromtimestamp(timestamp).strftime("%H:%M:%S")
+    return _moment(timestamp).strftime("%H:%M:%S")
 
 
 def when(timestamp: float) -> str:
     """Local date and time in the user's language."""
     from babel.dates import format_datetime
 
-    moment = datetime.datetime.fromtimestamp(timestamp).astimezone()
-    return str(format_datetime(moment, "EEE d MMM HH:mm", locale=_babel()))
+    return str(format_datetime(_moment(timestamp), "EEE d MMM HH:mm", locale=_babel()))
+
+
+def _moment(timestamp: float) -> datetime.datetime:
+    """Local time; the epoch for what no calendar has (a damaged file must not end a screen)."""
+    try:
+        return datetime.datetime.fromtimestamp(timestamp).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return datetime.datetime.fromtimestamp(0).astimezone()

@@ -18,6 +18,14 @@ from engine.text import _
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 DEFAULT_DATA_DISK = Path("/data/ft")
+_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("state", "phase", "device", "control", "resumed_from", "path"), str),
+    **dict.fromkeys(("step", "max_steps", "attempt", "restarts", "world_size", "exit_code"), int),
+    **dict.fromkeys(("loss", "eval_loss", "epoch", "eta_s", "tokens_per_s"), (int, float)),
+    **dict.fromkeys(("created", "started", "ended", "updated"), (int, float)),
+    **dict.fromkeys(("supervisor", "launcher", "last_checkpoint", "error"), dict),
+    "gpus": list,
+}
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,38 @@ class RunFolder:
         return self.path / "final"
 
     def read_state(self) -> dict[str, Any]:
-        """state.json, or {} when it is absent or unreadable."""
+        """state.json, or {} when it is absent or unreadable; a value of a wrong type is left out.
+
+        A copy of a run's folder holds the original's state.json: its processes are not the copy's, and what is asked
+        of the copy must not reach them.
+        """
         value = read_json(self.state)
-        return value if isinstance(value, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        state = {key: part for key, part in value.items() if part is None or _is_known(key, part)}
+        told = state.get("path")
+        if told is not None and told != os.fspath(self.path) and self._is_copy_of(told):
+            state.update(supervisor=None, launcher=None, control=None)
+        return state
+
+    def _is_copy_of(self, path: str) -> bool:
+        try:
+            return not os.path.samestat(os.stat(path), os.stat(self.path))
+        except (OSError, ValueError):
+            return False  # moved: its supervisor notices
 
     def read_resolved(self) -> dict[str, Any]:
         """resolved.json, or {} when it is absent or unreadable."""
         value = read_json(self.resolved)
         return value if isinstance(value, dict) else {}
+
+
+def _is_known(key: str, value: Any) -> bool:
+    if not isinstance(value, _STATE_TYPES.get(key, object)) or (key in _STATE_TYPES and isinstance(value, bool)):
+        return False
+    if key == "last_checkpoint":
+        return isinstance(value.get("step"), int)
+    return key != "error" or isinstance(value.get("message"), str)
 
 
 @dataclass(frozen=True)
@@ -141,11 +173,22 @@ class Workspace:
         return self
 
     def folders(self) -> list[RunFolder]:
-        """All run folders, in no order."""
+        """All run folders, in no order.
+
+        Raises:
+            FtuiError: the folder that holds them is there and cannot be read: not the same as no runs.
+        """
         try:
             entries = [e for e in os.scandir(self.runs_dir) if e.is_dir() and not e.name.startswith(".")]
-        except OSError:
+        except FileNotFoundError:
             return []
+        except OSError as error:
+            raise FtuiError(
+                _("the runs cannot be listed: {reason}").format(reason=error.strerror or error),
+                where=str(self.runs_dir),
+                fix=_("make it readable, or choose another workspace with --home DIR or FTUI_HOME"),
+                kind="workspace",
+            ) from error
         return [RunFolder(Path(e.path)) for e in entries]
 
     def runs(self) -> list[RunFolder]:

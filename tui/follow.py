@@ -29,7 +29,7 @@ def follow(run: RunFolder, out: Output, *, stream: bool = False) -> int:
         # The state is read before the files, so that what was written before the end is still shown.
         row = status.summary(run)
         events = [event for reader in readers for event in reader.all()]
-        for event in sorted(events, key=lambda e: e.get("time") or 0.0):
+        for event in sorted(events, key=lambda event: _figure(event, "time") or 0.0):
             if stream:
                 out.json(event)
             elif text := describe(event):
@@ -82,8 +82,14 @@ def describe(event: dict[str, Any]) -> str | None:
     text = _sentence(event)
     if text is None:
         return None
-    moment = event.get("time")
-    return f"{clock(moment)}  {text}" if isinstance(moment, int | float) else text
+    moment = _figure(event, "time")
+    return f"{clock(moment)}  {text}" if moment is not None else text
+
+
+def _figure(event: dict[str, Any], key: str) -> float | None:
+    """A number of the event; None for anything else (a damaged line must not end the watching)."""
+    value = event.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _sentence(event: dict[str, Any]) -> str | None:
@@ -96,18 +102,18 @@ def _sentence(event: dict[str, Any]) -> str | None:
             device=event.get("device"),
             batch=event.get("global_batch_size"),
         )
-    if name == "log" and event.get("loss") is not None:
-        parts = [_("step {step}").format(step=event.get("step")), f"loss {number(event['loss'], 4)}"]
-        if event.get("learning_rate") is not None:
-            parts.append(f"lr {event['learning_rate']:.2e}")
-        if event.get("tokens_per_s"):
-            parts.append(f"{number(event['tokens_per_s'])} tok/s")
+    if name == "log" and (loss := _figure(event, "loss")) is not None:
+        parts = [_("step {step}").format(step=event.get("step")), f"loss {number(loss, 4)}"]
+        if (rate := _figure(event, "learning_rate")) is not None:
+            parts.append(f"lr {rate:.2e}")
+        if speed := _figure(event, "tokens_per_s"):
+            parts.append(f"{number(speed)} tok/s")
         return "  ".join(parts)
-    if name == "eval" and event.get("eval_loss") is not None:
-        return f"{_('step {step}').format(step=event.get('step'))}  eval loss {number(event['eval_loss'], 4)}"
+    if name == "eval" and (loss := _figure(event, "eval_loss")) is not None:
+        return f"{_('step {step}').format(step=event.get('step'))}  eval loss {number(loss, 4)}"
     if name == "save":
         return _("checkpoint {step} sealed in {time}").format(
-            step=event.get("step"), time=duration(event.get("seconds") or 0)
+            step=event.get("step"), time=duration(_figure(event, "seconds") or 0)
         )
     if name == "save_failed":
         return _("checkpoint {step} could not be saved: {reason}; training goes on").format(

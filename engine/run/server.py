@@ -9,6 +9,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable
+from os.path import samestat
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from engine.workspace import RunFolder
 
 MOST_CLIENTS = 32
 IDLE_S = 30.0
+LOOK_S = 5.0  # how often to see whether the socket is still there: cleaners of /tmp take old ones away
 Handler = Callable[[str, int], dict[str, Any]]
 
 
@@ -48,6 +50,8 @@ class ControlServer:
         self.path: Path | None = None
         self._listener: socket.socket | None = None
         self._clients: set[_Client] = set()
+        self._bound: os.stat_result | None = None
+        self._looked = 0.0
 
     def open(self) -> Path:
         """Listen in the run folder, or at the short place where that is impossible.
@@ -79,8 +83,15 @@ class ControlServer:
             os.umask(before)
         listener.setblocking(False)
         self.selector.register(listener, selectors.EVENT_READ, self._accept)
-        self._listener, self.path = listener, path
+        self._listener, self.path, self._bound = listener, path, path.lstat()
         return path
+
+    def _is_there(self) -> bool:
+        """Whether the path still leads to our socket."""
+        try:
+            return self.path is not None and self._bound is not None and samestat(self.path.lstat(), self._bound)
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Stop listening and take the socket away."""
@@ -90,15 +101,31 @@ class ControlServer:
             self.selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
-        if self.path is not None:
+        if self.path is not None and self._is_there():
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def tick(self) -> None:
-        """Drop clients that have said and taken nothing for a while."""
+    def tick(self) -> bool:
+        """Drop clients that have said and taken nothing for a while; True when `path` is another now.
+
+        A socket that was deleted or replaced is made anew: without one only signals would reach the run.
+        """
         now = time.monotonic()
         for client in [c for c in self._clients if now - c.active > IDLE_S]:
             self._drop(client)
+        if self._listener is None or now - self._looked < LOOK_S:
+            return False
+        self._looked = now
+        if self._is_there():
+            return False
+        old = self._listener
+        try:
+            self.open()
+        except (OSError, FtuiError):
+            return False
+        self.selector.unregister(old)
+        old.close()
+        return True
 
     def _accept(self, _mask: int) -> None:
         assert self._listener is not None

@@ -39,6 +39,7 @@ from engine.workspace import RunFolder
 
 TICK_S = 0.2
 STOP_NOW_GRACE_S = 5.0
+MOVED_S = 5.0  # a folder may be away for a moment: a network disk that is mounted again
 LEFTOVER_GRACE_S = 90.0  # ranks whose launcher was killed save and end by themselves
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Supervisor:
         self.crashed_at: int | None = -1  # the step of the crash before; None: before training began; -1: no crash
         self.exit_code: int | None = None
         self._signals: list[int] = []
+        self._folder = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._moved_at: float | None = None
 
     @property
     def attempt(self) -> int:
@@ -89,7 +92,12 @@ class Supervisor:
         except (OSError, FtuiError) as error:  # signals still reach us
             log.warning("no control socket: %s", error)
         self.state.set(
-            supervisor=ProcessId.current().to_json(), control=control, error=None, exit_code=None, ended=None
+            supervisor=ProcessId.current().to_json(),
+            path=str(self.run.path),
+            control=control,
+            error=None,
+            exit_code=None,
+            ended=None,
         )
         self.event("supervisor_started", pid=os.getpid())
         resumed_from = self.state.get("resumed_from")
@@ -128,7 +136,6 @@ class Supervisor:
             cwd=self.run.path,
             log=self.run.logs / "launcher.log",
             grace=LEFTOVER_GRACE_S,
-            mark=("FTUI_RUN", env["FTUI_RUN"]),
         )
         try:
             process = self.child.start()
@@ -163,6 +170,8 @@ class Supervisor:
         return self.exit_code
 
     def _tick(self) -> None:
+        if not self._in_place():
+            return
         self._read_journal()
         if self.child is not None and (ended := self.child.poll()) is not None:
             self._read_journal(to_end=True)
@@ -174,8 +183,38 @@ class Supervisor:
         process = self.child.id if self.child is not None else None
         for event in self.sampler.tick(process.pid if process else None):
             self.event(**event)
-        self.server.tick()
+        if self.server.tick():
+            self.state.set(control=str(self.server.path))
         self.state.tick()
+
+    def _in_place(self) -> bool:
+        """Whether our folder is still where it was; if not, nothing may be written there: it may be another run's."""
+        try:
+            if os.path.samestat(os.stat(self.run.path), os.fstat(self._folder)):
+                self._moved_at = None
+                return True
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return True  # a disk that does not answer says nothing about the folder
+        now = time.monotonic()
+        self._moved_at = self._moved_at or now
+        if now - self._moved_at >= MOVED_S:
+            self._leave_moved_folder()
+        return False
+
+    def _leave_moved_folder(self) -> None:
+        """End: the ranks write to paths that are gone. Where the folder was only renamed, its state.json says why."""
+        log.error("the run's folder is gone from %s", self.run.path)
+        self._end_ranks()
+        self.state.run = RunFolder(Path(os.readlink(f"/proc/self/fd/{self._folder}")))  # "… (deleted)" takes no file
+        error = FtuiError(
+            _("the run's folder was renamed, moved or deleted while it ran"),
+            where=str(self.run.path),
+            fix=_("`ftui resume RUN`, by its new name, goes on from the newest checkpoint"),
+            kind="moved",
+        )
+        self.finish("failed", error.to_json())
 
     def _read_journal(self, *, to_end: bool = False) -> None:
         was_running = self.progress.started
@@ -296,13 +335,16 @@ class Supervisor:
 
     def close(self) -> None:
         """Let go of everything."""
-        if self.child is not None and self.child.running:
-            self.child.stop(grace=STOP_NOW_GRACE_S)
-            self.child.wait(STOP_NOW_GRACE_S + 5)
+        self._end_ranks()
         self.server.close()
         self.sampler.close()
         if self.events is not None:
             self.events.close()
+
+    def _end_ranks(self) -> None:
+        if self.child is not None and self.child.running:
+            self.child.stop(grace=STOP_NOW_GRACE_S)
+            self.child.wait(STOP_NOW_GRACE_S + 5)
 
 
 def _take_lock(run: RunFolder, inherited: int | None) -> Lock:

@@ -64,3 +64,14 @@ def test_lines_for_people_and_for_machines(run, capsys):
 @pytest.mark.parametrize("event", [{}, {"event": "log"}, {"event": "log", "loss": None}, {"event": "nothing known"}])
 def test_odd_events_are_passed_over(event):
     assert describe(event) is None
+
+
+WRONG = ["x", [1], {"a": 1}, True, None, -1, 1e300]
+
+
+@pytest.mark.parametrize("name", ["start", "log", "eval", "save", "save_failed", "restart", "gpu", 5, None])
+def test_a_damaged_line_does_not_end_the_watching(name: object) -> None:
+    keys = ("time", "step", "loss", "eval_loss", "learning_rate", "tokens_per_s", "seconds", "max_steps", "world_size")
+    for wrong in WRONG:
+        for key in keys:
+            describe({"event": name, "time": 1.0, "loss": 1.0, "eval_loss": 1.0, key: wrong})

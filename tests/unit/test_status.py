@@ -146,3 +146,29 @@ def test_the_state_file_is_written_on_change_only_and_at_most_twice_a_second(tmp
     time.sleep(0.55)
     state.tick()
     assert run.state.stat().st_mtime_ns == second
+
+
+WRONG = ["x", [1], {"a": 1}, True, -5, 1e25, "running"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_damaged_state_file_stops_no_reader(tmp_path: Path, wrong: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from tui.cli import main
+    from tui.sources.run_listing import RunListing
+    from tui.sources.run_source import RunSource
+
+    whole = fresh("x", state="stopped", supervisor=None, error={"message": "m"}, last_checkpoint={"step": 3})
+    for key in whole:
+        write_json(make(tmp_path, f"bad-{key}").state, {**whole, key: wrong})
+    write_json(make(tmp_path, "all").state, dict.fromkeys(whole, wrong))
+    inner = {"error": {"message": wrong}, "last_checkpoint": {"step": wrong}}
+    write_json(make(tmp_path, "inner").state, {**whole, **inner})
+    make(tmp_path, "garbage").state.write_bytes(b"\xff\x00{" * 1000)
+    runs = Workspace(tmp_path).folders()
+    assert len(RunListing(Workspace(tmp_path)).poll()) == len(runs)
+    assert main(["--home", str(tmp_path), "runs"]) == 0
+    for run in runs:
+        assert status.status(run)["state"] and RunSource(run).poll().state
+    for name in ("all", "inner", "garbage", "bad-step", "bad-last_checkpoint"):
+        assert main(["--home", str(tmp_path), "status", name]) == 0, name
+    assert "should not" not in "".join(capsys.readouterr())

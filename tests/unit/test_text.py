@@ -52,3 +52,18 @@ def test_odd_locales_fall_back_to_english(value, monkeypatch):
     text.set_language(None)
     assert text.number(1.5, 1) == "1.5"
     assert text._("anything") == "anything"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1e25, "1.0e+25"), (-1e40, "-1.0e+40"), (float("nan"), "nan"), (float("inf"), "inf"), (12345.678, "12,345.7")],
+)
+def test_a_loss_that_explodes_is_still_a_number(value, shown):
+    assert text.number(value, 1) == shown
+
+
+@pytest.mark.parametrize("moment", [1e300, -1e300, float("nan"), float("inf")])
+def test_a_time_that_no_calendar_has_breaks_no_line(moment):
+    assert text.clock(moment).count(":") == 2
+    assert text.when(moment)
+    assert text.duration(moment) == "-"
