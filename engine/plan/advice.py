@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ def advise(result: Result) -> list[dict[str, Any]]:
         try:
             ctx = result.context
             if change.request.gpu != result.request.gpu or change.request.num_gpus != result.request.num_gpus:
-                ctx = context(change.request)
+                ctx = dataclasses.replace(context(change.request), history=ctx.history)
             request = change.request
             if request.sharding == "auto":
                 request = choose.sharding(request, ctx)[0]

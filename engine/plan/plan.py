@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.hardware.catalogue import Card
-from engine.plan import servers, speed, storage
+from engine.plan import on_cpu, servers, speed, storage
 from engine.plan.device import Device, device
 from engine.plan.memory import Memory, memory
 from engine.plan.request import Request
@@ -20,6 +20,9 @@ from engine.plan.servers import Offers, Server
 from engine.plan.speed import Speed
 from engine.plan.storage import Storage
 from engine.text import _
+
+if TYPE_CHECKING:
+    from engine.plan.measured import Correction, History
 
 GB = 1e9
 # Half-width of the stated band (docs/planner.md): what is counted from shapes is nearly exact, what passes is not.
@@ -39,6 +42,7 @@ class Context:
     server: Server | None
     offers: Offers
     link: str | None = None
+    history: History | None = None  # what earlier runs measured
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Result:
     sharding_reason: str | None = None
     advice: tuple[dict[str, Any], ...] = ()
     currency: str | None = None  # amounts are shown in it too, where there is a rate
+    correction: Correction | None = None  # by the measured run of the same kind
 
     @property
     def problems(self) -> list[str]:
@@ -124,6 +129,7 @@ class Result:
             "advice": list(self.advice),
             "cross_check": self.cross_check(),
             "sharding_reason": self.sharding_reason,
+            "corrected_by": None if self.correction is None else self.correction.to_json(),
             "notes": list(self.request.notes),
         }
 
@@ -168,7 +174,8 @@ class Result:
             return {"tokens_per_s": None, "hours": None, "low": None, "high": None, "basis": None}
         low = high = None
         if self.hours is not None:
-            low, high = self.hours / (1 + speed.BAND), self.hours / (1 - speed.BAND)
+            half = speed.MEASURED_BAND if self.timed_by_a_run else speed.BAND
+            low, high = self.hours / (1 + half), self.hours / (1 - half)
         return {
             "tokens_per_s": round(self.speed.per_gpu, 1),
             "tokens_per_s_total": round(self.speed.total, 1),
@@ -177,8 +184,13 @@ class Result:
             "high": _round(high),
             "tokens": self.tokens,
             "limited_by": self.speed.limited_by,
-            "basis": "estimate",
+            "basis": "measured" if self.timed_by_a_run else "estimate",
         }
+
+    @property
+    def timed_by_a_run(self) -> bool:
+        """Whether the speed comes from a measured run of the same kind."""
+        return self.correction is not None and self.correction.tokens_per_s is not None
 
 
 def _gb(value: float, digits: int = 2) -> float:
@@ -223,6 +235,8 @@ def train_tokens(r: Request) -> float | None:
     """Tokens that the whole run computes, padding included; None when the data is not known."""
     per_step = float(r.max_length * r.per_device_train_batch_size * r.accumulation * r.data_parallel)
     if r.max_steps is not None:
+        if r.lengths and not r.packing:  # batches are padded to their longest row, not to max_length
+            per_step *= padded_tokens(r) / (r.max_length * sum(rows for _length, rows in r.lengths))
         return r.max_steps * per_step
     if r.train_tokens is not None:
         return r.train_tokens * r.num_train_epochs
@@ -244,6 +258,15 @@ def padded_tokens(r: Request) -> float:
         expected += min(length, r.max_length) * reach
         below += rows
     return expected * total
+
+
+def useful_share(r: Request) -> float | None:
+    """What is left of the computed tokens without padding: the share that a trainer counts; None when not known."""
+    if r.packing:
+        return 1.0
+    if not r.lengths:
+        return None
+    return sum(min(length, r.max_length) * rows for length, rows in r.lengths) / padded_tokens(r)
 
 
 def band(r: Request, m: Memory) -> float:
@@ -270,23 +293,42 @@ def verdict(m: Memory, d: Device, half: float, capacity: float | None) -> str | 
 
 
 def evaluate(r: Request, ctx: Context) -> Result:
-    """A plan without advice, for a request whose sharding is decided."""
+    """A plan without advice, for a request whose sharding is decided; corrected by what a run of its kind measured."""
     m = memory(r)
-    d = device(r, m, ctx.capacity)
-    half = band(r, m)
+    if r.gpu == on_cpu.CPU:
+        m, half = on_cpu.memory(m), on_cpu.BAND
+        d = on_cpu.device(m)
+    else:
+        d, half = device(r, m, ctx.capacity), band(r, m)
     rate = speed.speed(r, m, ctx.card, ctx.link)
     tokens = train_tokens(r)
-    hours = tokens / rate.total / 3600 if rate is not None and tokens is not None else None
+    fits = verdict(m, d, half, ctx.capacity)
+    result = Result(r, m, d, half, fits, storage.storage(r, m, tokens), rate, None, tokens, (), ctx)
+    if rate is not None:
+        result = at_speed(result, rate)
+    return result if ctx.history is None else ctx.history.correct(result)
+
+
+def at_speed(result: Result, rate: Speed) -> Result:
+    """The result with the time and the money that follow from a speed."""
+    r, ctx, tokens = result.request, result.context, result.tokens
+    hours = tokens / rate.total / 3600 if tokens is not None else None
     money: tuple[dict[str, Any], ...] = ()
     if hours is not None and ctx.card is not None:
+        basis = {"basis": "measured" if result.timed_by_a_run else "estimate"}
         fitting = [ctx.server] if r.server and ctx.server else servers.same_cards(ctx.offers, ctx.card, r.num_gpus)
-        money = tuple(servers.cost(s, hours, ctx.offers.hours_per_month) | {"basis": "estimate"} for s in fitting)
-    return Result(
-        r, m, d, half, verdict(m, d, half, ctx.capacity), storage.storage(r, m, tokens), rate, hours, tokens, money, ctx
-    )
+        money = tuple(servers.cost(s, hours, ctx.offers.hours_per_month) | basis for s in fitting)
+    return dataclasses.replace(result, speed=rate, hours=hours, money=money)
 
 
-def plan(r: Request, *, user: Path | None = None, advise: bool = True, currency: str | None = None) -> Result:
+def plan(
+    r: Request,
+    *,
+    user: Path | None = None,
+    advise: bool = True,
+    currency: str | None = None,
+    history: History | None = None,
+) -> Result:
     """Plan a request.
 
     Args:
@@ -294,6 +336,7 @@ def plan(r: Request, *, user: Path | None = None, advise: bool = True, currency:
         user: the user's own catalogue of servers.
         advise: add ranked advice (each costs a plan of its own).
         currency: the user's, for amounts beside the providers' own.
+        history: what earlier runs of this workspace measured (`measured.read`).
 
     Raises:
         UsageError: an unknown card without its memory, or a server that is not in the catalogue.
@@ -301,7 +344,7 @@ def plan(r: Request, *, user: Path | None = None, advise: bool = True, currency:
     from engine.plan import advice, choose
 
     r = on_server(r, user)
-    ctx = context(r, user)
+    ctx = dataclasses.replace(context(r, user), history=history)
     reason = None
     if r.sharding == "auto":
         chosen, reason = choose.sharding(r, ctx)

@@ -18,6 +18,7 @@ HIDDEN = 0.7  # of the computing time, behind which communication can hide
 EXPOSED = 0.2  # of the communication, which never hides
 CPU_ADAM = 15e9  # bytes of optimizer state that a host updates in a second
 BAND = 0.25
+MEASURED_BAND = 0.08  # of a speed that a run of the same kind reached
 
 
 @dataclass(frozen=True)
