@@ -18,6 +18,7 @@ _OTHERS = (
     (b"\x80\x02", "pickle"),
     (b"\x80\x03", "pickle"),
     (b"\x80\x04", "pickle"),
+    (b"\x80\x05", "pickle"),
     (b"version https://git-lfs", "Git LFS pointer"),
     (b"<!DOCTYPE", "HTML"),
     (b"<html", "HTML"),
@@ -47,30 +48,29 @@ def read_header(path: Path, name: str, size: int, problems: Problems) -> list[Te
             return None
         length = int.from_bytes(start[:8], "little")
         if length > PARSE_LIMIT or length < 2:
-            # A text file's first eight characters are a huge number too, but they can be read.
-            if size >= 8 and all(32 <= byte < 127 or byte in b"\r\n\t" for byte in start):
-                problems.add("safetensors_not", "error", _("it is text, not safetensors"), name)
-            else:
-                detail = _("its header claims {size}").format(size=gigabytes(length))
-                problems.add("safetensors_header_length", "error", detail, name)
+            _absurd(start, length, name, problems)
             return None
-        raw = file.read(0) if size <= 8 else _header_bytes(file, min(length, size - 8))
+        file.seek(8)
+        raw = file.read(min(length, max(0, size - 8)))
     if len(raw) < length:
         _short(raw, length, name, problems)
         return None
     header = _parse(raw)
     if header is None:
-        if raw[:1] != b"{" and not raw.lstrip().startswith(b"{"):
-            problems.add("safetensors_not", "error", _("it does not begin as a safetensors file does"), name)
-        else:
-            problems.add("safetensors_header_json", "error", _("its header is not JSON"), name)
+        problems.add("safetensors_header_json", "error", _("its header is not a JSON object"), name)
         return None
     return _tensors(header, 8 + length, size, name, problems)
 
 
-def _header_bytes(file: Any, length: int) -> bytes:
-    file.seek(8)
-    return bytes(file.read(length))
+def _absurd(start: bytes, length: int, name: str, problems: Problems) -> None:
+    """A length that no header has: a damaged one, or no safetensors file at all."""
+    if length > PARSE_LIMIT and all(32 <= byte < 127 or byte in b"\r\n\t" for byte in start):
+        problems.add("safetensors_not", "error", _("it is text, not safetensors"), name)
+        return
+    detail = _("its header claims {size}").format(size=gigabytes(length))
+    problems.add("safetensors_header_length", "error", detail, name)
+    if start[8:9] not in (b"{", b"") and length:
+        problems.add("safetensors_not", "error", _("it does not begin as a safetensors file does"), name)
 
 
 def _short(raw: bytes, length: int, name: str, problems: Problems) -> None:

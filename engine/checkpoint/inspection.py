@@ -13,7 +13,7 @@ from engine.checkpoint.tensors import Checksum, Numbers, Tensor
 from engine.text import _
 
 JSON_LIMIT = 64 * 1024 * 1024  # a tokenizer takes some ten megabytes
-_TORCH = (".pt", ".pth", ".bin")
+_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _MUST_HAVE_BYTES = (".json", ".safetensors", ".distcp", "/.metadata", *_TORCH)
 _CONFIGS = ("config.json", "adapter_config.json", "trainer_state.json")
 

@@ -11,10 +11,12 @@ from engine.checkpoint import layout, pickles, torchfiles
 from engine.checkpoint.problems import Problems
 from engine.checkpoint.tensors import Tensor
 from engine.checkpoint.tree import File
+from engine.findings import Level
 from engine.text import _
 
 _LORA_A = re.compile(r"\.lora_(embedding_)?A(\.|\Z)")
 _EMBEDDING = re.compile(r"(\A|\.)(embed_tokens|lm_head)\.weight\Z")
+CONFIGS = ("config.json", "adapter_config.json")  # what the weights' shapes follow from
 Tensors = Mapping[str, list[Tensor] | None]
 
 
@@ -159,11 +161,15 @@ def _against_config(
 
 
 def compare_shapes(
-    shapes: Mapping[str, tuple[int, ...]], before: Mapping[str, tuple[int, ...]], other: str, problems: Problems
+    shapes: Mapping[str, tuple[int, ...]],
+    before: Mapping[str, tuple[int, ...]],
+    other: str,
+    level: Level,
+    problems: Problems,
 ) -> None:
     """Report tensors whose shape is another one than in the checkpoint `other` of the same folder."""
     for key, shape in shapes.items():
         if key in before and before[key] != shape and 0 not in shape:
             detail = _("{tensor} is {a} here and {b} in {other}")
             detail = detail.format(tensor=key[:160], a=list(shape)[:8], b=list(before[key])[:8], other=other)
-            problems.add("shape_mismatch", "warning", detail)
+            problems.add("shape_mismatch", level, detail)

@@ -28,6 +28,7 @@ _BAD_ZIP = (
 )  # fmt: skip
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _DEPTH = 12
+_PROBE = 1024 * 1024
 
 
 @dataclass
@@ -60,6 +61,10 @@ def read_torch(path: Path, name: str, size: int, problems: Problems, *, cut: str
     elif start[:1] == b"\x80":
         _read_legacy(path, name, size, problems, cut)
     else:
+        with open(path, "rb") as file:
+            found = pickles.scan(file.read(_PROBE))
+        if found.globals:  # the oldest form of pickles begins with any letter
+            judge(found, name, problems)
         problems.add(cut, "error", _("it is not a file of torch.save"), name)
     return TorchFile()
 

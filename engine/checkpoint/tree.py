@@ -22,6 +22,7 @@ _STAGING = re.compile(
     re.IGNORECASE,
 )
 _LINK_TEXT = re.compile(r"(\.{0,2}/[^\s:]*|\.{1,2}|[^\s:/]+/[^\s:]*|checkpoint-[0-9]{1,18})\Z")
+_WORD = re.compile(r"[\w./~-]{2,}\Z")  # in the place of a checkpoint any name may be a link's text
 _LINK_LIMIT = 1024
 _NUMBER = re.compile(r"([0-9]{1,18})(?![0-9])")
 
@@ -78,7 +79,7 @@ def _is_above(real: str, above: tuple[str, ...]) -> bool:
     return any(up == real or up.startswith(f"{real.rstrip('/')}/") for up in above)
 
 
-def link_text(path: Path, size: int) -> str | None:
+def link_text(path: Path, size: int, form: re.Pattern[str] = _LINK_TEXT) -> str | None:
     """Where a regular file would lead if it is a link that lost its nature: its whole content is a path.
 
     Archives, git without links and many copying tools turn links into such files.
@@ -89,7 +90,7 @@ def link_text(path: Path, size: int) -> str | None:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-    return text if _LINK_TEXT.match(text) else None
+    return text if form.match(text) else None
 
 
 def _is_bad_link_text(file: File, name: str, above: tuple[str, ...], problems: Problems) -> bool:
@@ -154,7 +155,7 @@ def _dangling(target: str, problems: Problems) -> None:
 def _no_folder(path: Path, info: os.stat_result, problems: Problems) -> None:
     """A file where a folder should be: just a file, or what became of a link."""
     here, seen = path, [path]
-    target = link_text(path, info.st_size) if stat.S_ISREG(info.st_mode) else None
+    target = link_text(path, info.st_size, _WORD) if stat.S_ISREG(info.st_mode) else None
     text = target
     while text is not None:
         here = Path(os.path.normpath(here.parent / text))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from engine.checkpoint import ledger, manifest, shards, tree
 from engine.checkpoint.inspection import Inspection
 from engine.checkpoint.problems import Problems, clean
-from engine.findings import Finding
+from engine.findings import Finding, Level
 from engine.text import _
 
 State = Literal["complete", "broken", "staging", "foreign"]
@@ -193,8 +193,10 @@ def _inspect(inspections: list[Inspection], quick: bool, progress: Progress | No
         if not quick:
             inspection.read(count)
         if before is not None:
-            name = before.folder.name
-            shards.compare_shapes(inspection.shapes, before.shapes, name, inspection.problems)
+            # With another configuration it is another run's; with the same one its tensors are wrong.
+            same = all(inspection.json.get(name) == before.json.get(name) for name in shards.CONFIGS)
+            level: Level = "error" if same else "warning"
+            shards.compare_shapes(inspection.shapes, before.shapes, before.folder.name, level, inspection.problems)
         if inspection.shapes and not inspection.problems.broken:
             before = inspection
         checked.append(_checked(inspection))

@@ -1,6 +1,6 @@
 """How fast `ckpt verify` reads, against reading the same files and nothing else; and how long a list takes.
 
-    python tests/bench/bench_verify.py [--megabytes 1024] [--folder DIR]
+    PYTHONPATH=. python tests/bench/bench_verify.py [--megabytes 1024] [--folder DIR]
 
 One JSON line per figure. The pages of the files are dropped before each reading.
 """

@@ -43,7 +43,7 @@ def test_random_damage(source, tmp_path):
     shutil.copytree(CASES / source, folder)
     names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     originals = {path: path.read_bytes() for path in names}
-    for _round in range(150):
+    for _round in range(60):
         touched = chance.sample(names, chance.randint(1, 3))
         for path in touched:
             path.write_bytes(damaged(originals[path], chance))

@@ -114,6 +114,9 @@ BROKEN = {
     "a zip": (weights(torch_zip(pickled({}))), "safetensors_not"),
     "a pointer of LFS": (weights(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "safetensors_not"),
     "a web page": (weights(b"<!DOCTYPE html><html></html>"), "safetensors_not"),
+    "noise": (weights(bytes(range(200, 255)) * 3), "safetensors_not"),
+    "header of a list": (weights(with_header(b"[1, 2]", b"")), "safetensors_header_json"),
+    "an old pickle": (write("optimizer.pt", b"cos\nsystem\n(S'true'\ntR."), "unsafe_pickle"),
     "text": (weights(b"Entry not found, and some more of it"), "safetensors_not"),
     "empty tensors": (weights(safetensors({A: ("F32", [0], b""), B: ("F32", [0], b"")})), "empty_tensor"),
     "nan": (weights(safetensors({**adapter(), "x": ("F32", [2], floats(1, float("nan")))})), "non_finite_weights"),
@@ -258,9 +261,24 @@ def test_nothing_to_resume_from(tmp_path):
     assert verify.verify(tmp_path).exit_code == 4
 
 
-def test_shape_of_another_run(output):
+def test_shapes_of_another_run(output):
+    (output / "checkpoint-20" / WEIGHTS).write_bytes(safetensors(adapter(rank=3)))
+    (output / "checkpoint-20" / "adapter_config.json").write_text('{"r": 3}')
+    assert [(f.kind, f.level) for f in only(output).findings] == [("shape_mismatch", "warning")]
+
+
+def test_other_shapes_under_the_same_configuration(output):
     (output / "checkpoint-20" / WEIGHTS).write_bytes(safetensors(adapter(width=8)))
-    assert ("shape_mismatch", "warning") in {(f.kind, f.level) for f in only(output).findings}
+    assert [(f.kind, f.level) for f in only(output).findings] == [("shape_mismatch", "error")]
+
+
+def test_links_kept_as_files(output):
+    """As git and many copying tools leave them where there are no links."""
+    for step, target in ((30, "checkpoint-40"), (40, "checkpoint-30"), (50, "gone"), (60, "checkpoint-20")):
+        (output / f"checkpoint-{step}").write_text(target)
+    (output / "checkpoint-70").write_text("just a file\n")
+    kinds = [[f.kind for f in entry.findings] for entry in verify.verify(output).checkpoints[2:]]
+    assert kinds == [["symlink_loop"], ["symlink_loop"], ["dangling_symlink"], ["not_a_folder"], ["not_a_folder"]]
 
 
 def test_learning_rate_of_the_first_step(tmp_path):
