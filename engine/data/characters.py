@@ -11,7 +11,11 @@ SUSPECT = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
-ANSI = re.compile(r"(?:\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[\[\]PX^_()#%78=>NOc]|\x9b[0-9;?]*[@-~])")
+ANSI = re.compile(
+    r"\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)"  # a title or a link
+    r"|(?:\x1b\[|\x9b)[0-?]{0,40}[ -/]{0,8}[@-~]"  # colors, movements
+    r"|\x1b(?:[()#%*+][0-9A-Za-z]|[=>78NOPX^_c\[\]])"
+)
 BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Marks of direction that right-to-left text uses in good faith; beside other letters they are only in the way.
 DIRECTION_MARKS = frozenset("\u200e\u200f\u061c")
@@ -91,6 +95,25 @@ def _spells_flag(text: str, at: int) -> bool:
     while at > 0 and text[at] >= "\U000e0000":
         at -= 1
     return text[at] == FLAG
+
+
+def without_odd(text: str) -> str:
+    """The text without the characters that `check` warns of as invisible or controlling; all others stay."""
+    if text.replace("\n", "").replace("\t", "").replace("\r", "").isprintable():
+        return text
+    text = ANSI.sub("", text)
+    right_to_left = RIGHT_TO_LEFT.search(text) is not None
+    return SUSPECT.sub(lambda match: match.group() if _belongs(text, match.start(), right_to_left) else "", text)
+
+
+def _belongs(text: str, at: int, right_to_left: bool) -> bool:
+    """Whether a suspicious character has its place where it stands."""
+    sign = text[at]
+    if sign in JOINERS or sign == "\u200b":
+        return _joins(text, at)
+    if sign in DIRECTION_MARKS:
+        return right_to_left
+    return sign in ("\u00ad", "\ufffd") or (sign >= "\U000e0000" and _spells_flag(text, at))
 
 
 def _mojibake(text: str, say: Say) -> None:

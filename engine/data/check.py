@@ -125,9 +125,7 @@ def check(
         from engine.data import tokens
 
         loaded = tokens.load(model)
-    with _Pool([*train_files, *eval_files], options, workers) as pool:
-        train = [_file(path, pool, delimiter) for path in train_files]
-        evaluation = [_file(path, pool, delimiter) for path in eval_files]
+    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers)
     everything = [*train, *evaluation]
     _compare(train, evaluation)
     for result in everything:
@@ -153,6 +151,18 @@ def check(
         findings=findings,
         tokens=_token_figures(train, max_length) if loaded is not None else None,
     )
+
+
+def check_files(
+    train: Sequence[Path],
+    held_out: Sequence[Path],
+    options: Options,
+    delimiter: str | None = None,
+    workers: int | None = None,
+) -> tuple[list[FileResult], list[FileResult]]:
+    """What each file holds, row by row; nothing is compared yet."""
+    with _Pool([*train, *held_out], options, workers) as pool:
+        return [_file(path, pool, delimiter) for path in train], [_file(path, pool, delimiter) for path in held_out]
 
 
 def _rest(findings: list[Finding]) -> Finding:

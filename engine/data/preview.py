@@ -10,11 +10,9 @@ from typing import Any
 
 from engine.data import forms, reader, sources, turns
 from engine.data.forms import Row
-from engine.data.rawjson import RowDecoder
 from engine.data.tally import Tally
 from engine.data.template import TemplateError
 from engine.data.tokens import Encoded, Model
-from engine.data.worker import Block
 from engine.errors import UsageError
 from engine.text import _, number
 
@@ -88,7 +86,7 @@ def preview(
     found: list[Shown] = []
     for path in sources.resolve([file]):
         tally = Tally()
-        rows = _rows(reader.blocks(path, tally, delimiter))
+        rows = reader.values(reader.blocks(path, tally, delimiter))
         skip = start - 1 if not found else 0
         for line, value in islice(rows, skip, skip + count - len(found)):
             found.append(_row(f"{path.name}:{line}", line, value, loaded, max_length, columns or {}))
@@ -104,27 +102,6 @@ def preview(
             kind="no_row",
         )
     return found
-
-
-def _rows(blocks: Iterator[Block]) -> Iterator[tuple[int, Any]]:
-    """Each row's line and its value, or its text where that is not JSON."""
-    decoder = RowDecoder()
-    for block in blocks:
-        if isinstance(block.data, bytes):
-            lines = enumerate(block.data.split(b"\n"), block.line)
-            texts: Iterator[tuple[int, Any]] = (
-                (at, line.decode("utf-8", "replace")) for at, line in lines if line.strip()
-            )
-        else:
-            texts = iter(block.data)
-        for line, text in texts:
-            if not isinstance(text, str):
-                yield line, text
-                continue
-            try:
-                yield line, decoder.decode(text)
-            except (ValueError, RecursionError):
-                yield line, text
 
 
 def _row(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.data import csvfile, rawjson
+from engine.data.rawjson import RowDecoder
 from engine.data.sources import HEAD, Opened, Unreadable
 from engine.data.tally import Tally
 from engine.data.worker import Block
@@ -36,6 +37,35 @@ def blocks(path: Path, tally: Tally, delimiter: str | None = None) -> Iterator[B
         return
     finally:
         opened.close()
+
+
+def values(blocks: Iterable[Block]) -> Iterator[tuple[int, Any]]:
+    """Each row's line and its value; its text where the check takes it for no row."""
+    decoder = RowDecoder()
+    for block in blocks:
+        if isinstance(block.data, bytes):
+            lines = enumerate(block.data.split(b"\n"), block.line)
+            rows: Iterable[tuple[int, Any]] = ((line, data) for line, data in lines if data.strip())
+        else:
+            rows = block.data
+        for line, row in rows:
+            if isinstance(row, bytes):
+                try:
+                    text = row.decode()
+                except UnicodeDecodeError:
+                    yield line, row.decode("utf-8", "replace")
+                    continue
+            elif isinstance(row, str):
+                text = row
+            else:
+                yield line, row
+                continue
+            try:
+                value = decoder.decode(text.removeprefix("\ufeff"))
+            except (ValueError, RecursionError):
+                yield line, text
+            else:
+                yield line, text if decoder.not_finite else value
 
 
 def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Block]:

@@ -216,7 +216,7 @@ class _Checker:
         whole = "\n".join(text for _side, text in row.texts)[:SCAN_LIMIT]
         lower = "\n".join(lowers)[:SCAN_LIMIT]
         characters.check(whole, self._say)
-        row.broken |= not whole.isascii() and SURROGATE.search(whole) is not None
+        row.broken = not can_be_kept(row)
         for kind, subtype, start, end in privacy.find(whole, lower):
             self._say(kind, privacy.masked(subtype, whole[start:end]), subtype)
         if row.broken:
@@ -324,6 +324,15 @@ def _model(name: str) -> Any:
     from engine.data import tokens
 
     return tokens.load(name)
+
+
+def can_be_kept(row: Row) -> bool:
+    """Whether a row can be trained on: nothing is broken, there is text, and it can be written as UTF-8."""
+    return (
+        not row.broken
+        and bool(row.texts)
+        and not any(not text.isascii() and SURROGATE.search(text) for _side, text in row.texts)
+    )
 
 
 def _hash(data: bytes) -> int:
