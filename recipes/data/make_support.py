@@ -16,7 +16,7 @@ import yaml
 
 HERE = Path(__file__).parent
 SEED = 7
-VARIANTS = 3  # rows from one way of asking
+VARIANTS = 4  # rows from one way of asking
 FOLLOWUP_SHARE = 0.2
 CODES = {
     "billing": "BIL",

@@ -74,7 +74,7 @@ def test_the_demo_teaches_the_rule(train_runs: Runs) -> None:
     tuned_form, tuned_right = adherence(said, codes)
     assert (base_form, base_right) == (0, 0)
     assert tuned_form >= 0.85, said
-    assert tuned_right >= 0.5, list(zip(questions, said, strict=True))  # one of eight codes by chance
+    assert tuned_right >= 0.7, list(zip(questions, said, strict=True))  # one of eight codes by chance
 
 
 def test_the_built_in_model_is_the_same_each_time(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
