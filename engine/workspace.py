@@ -47,6 +47,10 @@ class RunFolder:
         return self.path / "resolved.json"
 
     @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
     def environment(self) -> Path:
         return self.path / "environment.json"
 
@@ -122,7 +126,7 @@ class RunFolder:
 
 
 def _is_known(key: str, value: Any) -> bool:
-    if not isinstance(value, _STATE_TYPES.get(key, object)) or (key in _STATE_TYPES and isinstance(value, bool)):
+    if key in _STATE_TYPES and (not isinstance(value, _STATE_TYPES[key]) or isinstance(value, bool)):
         return False
     if key == "last_checkpoint":
         return isinstance(value.get("step"), int)
@@ -202,8 +206,8 @@ class Workspace:
             UsageError: no such run, or the prefix fits several.
         """
         as_path = user_path(name)
-        if (as_path.is_absolute() or "/" in name) and (as_path / "resolved.json").exists():
-            return RunFolder(as_path.resolve())
+        if (as_path.is_absolute() or "/" in name) and os.path.exists(as_path / "resolved.json"):  # noqa: PTH110
+            return RunFolder(as_path.resolve())  # (Path.exists raises for a name that is too long)
         exact = self.runs_dir / name
         if NAME.match(name) and exact.is_dir():
             return RunFolder(exact)

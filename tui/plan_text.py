@@ -10,6 +10,7 @@ from engine.plan.everything import Row
 from engine.plan.plan import Result, describe_verdict
 from engine.plan.servers import break_evens
 from engine.text import _, duration, money, number
+from tui import plan_words as words
 from tui.output import Output, width
 
 COLUMNS = 80
@@ -46,11 +47,10 @@ def _say(out: Output, text: str, style: str | None = None, label: str = "", inde
 
 
 def _head(result: Result, out: Output) -> None:
-    r, ctx = result.request, result.context
+    r = result.request
     trained = result.memory.state.trained
     method = {"full": _("full"), "lora": _("LoRA r{r}"), "qlora": _("QLoRA r{r}")}[r.method].format(r=r.lora_r)
-    card = ctx.card.id if ctx.card else (r.gpu or (_("GPU") if ctx.capacity is None else _("this machine")))
-    out.line(f"{r.model}  {method}  {r.num_gpus}x {card}", "bold")
+    out.line(f"{r.model}  {method}  {words.machine(result)}", "bold")
     facts = _("{total} weights, {trained} trained · {length} tokens x {batch} a GPU, {steps} a step · {sharding}")
     _say(
         out,
@@ -85,26 +85,20 @@ def _count(value: float) -> str:
 
 def _bars(result: Result, out: Output) -> None:
     """One row for each part of the phase that peaks, drawn to the card's scale."""
-    peak, d = result.memory.peak, result.device
-    capacity = result.context.capacity
-    parts = [(name, size) for name, size in peak.parts.items() if size >= 5e6]
-    parts.append(("overhead", d.device - peak.total))
-    scale = max(capacity or 0.0, sum(size for _name, size in parts))
-    title = _("PER GPU, at its peak in: {phase}").format(phase=_phase(peak.name))
-    limit = _("of {gb} GB").format(gb=number(capacity / 1e9, 1)) if capacity else ""
+    capacity, peak = result.context.capacity, result.memory.peak
+    parts = words.parts(result)
+    scale = max(capacity or 0.0, sum(size for _key, _name, size in parts))
+    title = _("IN MEMORY, at its peak in: {phase}") if words.on_cpu(result) else _("PER GPU, at its peak in: {phase}")
+    title = title.format(phase=words.phase(peak.name))
+    limit = _("of {gb} GB").format(gb=words.gb(capacity)) if capacity else ""
     out.line(title + " " * max(1, COLUMNS - width(title) - width(limit)) + limit)
-    names = {
-        "weights": _("weights"), "gradients": _("gradients"), "optimizer": _("optimizer"),
-        "activations": _("activations"), "logits": _("logits"), "transients": _("transients"),
-        "overhead": _("context, cache"),
-    }  # fmt: skip
     before = 0.0
-    for name, size in parts:
+    for key, name, size in parts:
         start, end = BAR * before / scale, BAR * (before + size) / scale
         bar = " " * round(start) + _block() * max(1 if size else 0, round(end) - round(start))
         before += size
-        style = "accent" if name != "overhead" else "dim"
-        out.line(f"  {_cell(names[name], 16)} {number(size / 1e9, 2):>9} GB  {bar}"[:COLUMNS].rstrip(), style)
+        style = "accent" if key != "overhead" else "dim"
+        out.line(f"  {_cell(name, 16)} {words.gb(size, 2):>9} GB  {bar}"[:COLUMNS].rstrip(), style)
 
 
 def _block() -> str:
@@ -115,60 +109,27 @@ def _cell(text: str, columns: int) -> str:
     return text + " " * max(0, columns - width(text))
 
 
-def _phase(name: str) -> str:
-    return {
-        "loss": _("the loss"),
-        "backward": _("backward, one layer recomputed"),
-        "end of backward": _("the end of backward"),
-        "step": _("the optimizer's step"),
-        "evaluation": _("evaluation"),
-        "load": _("loading"),
-    }[name]
-
-
 def _verdict(result: Result, out: Output) -> None:
-    d, capacity = result.device, result.context.capacity
-    peak = result.memory.peak.total
-    words = describe_verdict(result)
-    text = _("needs {needs} GB (allocated {low} to {high}; the driver will show about {device})")
-    if result.context.card is None and result.request.gpu is None:
-        text = _("needs {needs} GB (allocated {low} to {high})")
-    line = text.format(
-        needs=number(d.needs / 1e9, 1),
-        low=number(result.low / 1e9, 1),
-        high=number(result.high / 1e9, 1),
-        device=number(d.device / 1e9, 1),
-    )
-    _say(out, line, indent=2)
-    if capacity is not None:
-        spare = result.spare or 0.0
-        room = (
-            _("{gb} GB to spare").format(gb=number(spare / 1e9, 1))
-            if spare >= 0
-            else _("{gb} GB too much").format(gb=number(-spare / 1e9, 1))
-        )
-        words = f"{words}, {room}"
+    _say(out, words.needs(result), indent=2)
+    said = ", ".join(part for part in (describe_verdict(result), words.room(result)) if part)
     mark = MARK[result.verdict] if _block() == "█" else "="
-    out.line(f"  {mark} {words}", STYLE[result.verdict])
+    out.line(f"  {mark} {said}", STYLE[result.verdict])
+    if result.context.card is not None:
+        out.line(_("    the driver will show about {gb} GB").format(gb=words.gb(result.device.device)), "dim")
+    if text := words.corrected(result):
+        _say(out, text, "dim", indent=4)
     rule = result.cross_check()
-    if rule["usable_gb"] is not None:
+    if rule["usable_gb"] is not None and not words.on_cpu(result):
         text = _("a provider's rule of thumb: {rule} GB in all, of {usable} GB usable")
         _say(out, text.format(rule=number(rule["rule_gb"]), usable=number(rule["usable_gb"])), "dim", indent=4)
-    if peak and result.verdict == "tight":
+    if result.verdict == "tight":
         out.line(_("    the error of the prediction is ±{share} %").format(share=number(100 * result.band)), "dim")
 
 
 def _time(result: Result, out: Output) -> None:
     if result.speed is None:
         return
-    speed = _("{rate} tokens/s, an estimate (limited by {what})").format(
-        rate=number(result.speed.total),
-        what={
-            "compute": _("computing"), "memory": _("memory bandwidth"), "communication": _("communication"),
-            "optimizer": _("the optimizer"),
-        }[result.speed.limited_by],
-    )  # fmt: skip
-    _say(out, speed, label=_("TIME"))
+    _say(out, words.speed(result), label=_("TIME"))
     if result.hours is None:
         out.line(" " * 9 + _("how long it takes: give --rows, --train-tokens or --max-steps"), "dim")
         return
@@ -186,56 +147,15 @@ def _time(result: Result, out: Output) -> None:
             text = _("{month} is cheaper than {hour} from {hours} hours a month")
             _say(out, text.format(month=row["month"], hour=row["hour"], hours=number(row["hours"])), "dim")
     for index, cost in enumerate(sorted(result.money, key=lambda m: m["amount"])[:3]):
-        _say(out, _cost(result.converted(cost)), label=_("MONEY") if index == 0 else "")
-
-
-def _cost(cost: dict[str, Any]) -> str:
-    amount = money(cost["amount"], cost["currency"])
-    if "converted" in cost:
-        other = cost["converted"]
-        amount += f" = {money(other['amount'], other['currency'])}"
-        if other["rate_of"]:
-            amount += _(" (rate of {day})").format(day=other["rate_of"])
-    vat = _(" excl. VAT") if cost["vat"] == "excl" else ""
-    if cost["period"] == "hour":
-        price = _("{price} an hour").format(price=money(cost["price"], cost["currency"]))
-        return f"{amount}{vat}  {cost['server']}, {price}"
-    return _("{amount}{vat}  {server}: {share} % of {due} due").format(
-        amount=amount,
-        vat=vat,
-        server=cost["server"],
-        share=number(100 * cost["share_of_lease"] / max(1.0, round(cost["due"] / cost["price"])), 1),
-        due=money(cost["due"], cost["currency"]),
-    )
+        _say(out, words.cost(result.converted(cost)), label=_("MONEY") if index == 0 else "")
 
 
 def _storage(result: Result, out: Output) -> None:
-    s, disk = result.storage, result.disk()
-    files = _("base {base} · checkpoint {one} x {count} · merged {merged} · all {total} GB").format(
-        base=number(s.base / 1e9, 1),
-        one=number(s.checkpoint / 1e9, 1),
-        count=s.kept + 2,
-        merged=number(s.merged / 1e9, 1),
-        total=number(s.total / 1e9),
-    )
-    _say(out, files, label=_("DISK"))
-    spread = disk["spread"]
-    if spread and spread["reason"]:
-        text = (
-            _("more than one drive holds: spread the checkpoints over {count}, {each} on each")
-            if spread["fits"]
-            else _("the server's drives cannot hold them: keep fewer checkpoints, or move them away")
-        )
-        _say(out, text.format(count=spread["drives"], each=spread["per_drive"]), "warning")
-    out.line(
-        _cell(_("HOST"), 9)
-        + _("load {load} GB · run {run} GB · merge {merge} GB of host memory").format(
-            load=number(s.host_load / 1e9), run=number(s.host_run / 1e9), merge=number(s.host_merge / 1e9)
-        )
-    )
-    server = result.context.server
-    if server and server.ram_gb and s.host > server.ram_gb * 1e9:
-        out.line(" " * 9 + _("the server has only {gb} GB").format(gb=number(server.ram_gb)), "error")
+    _say(out, words.files(result), label=_("DISK"))
+    if not words.on_cpu(result):  # there it is the plan itself
+        out.line(_cell(_("HOST"), 9) + words.host(result))
+    for text in words.warnings(result):
+        _say(out, text, "warning")
 
 
 def _advice(advice: Sequence[dict[str, Any]], out: Output) -> None:

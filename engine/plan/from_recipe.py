@@ -10,6 +10,7 @@ from typing import Any
 from engine.plan.plan import Result, plan
 from engine.plan.request import parse
 from engine.plan.servers import user_file
+from engine.recipe.builtin import folder
 
 SAME = (
     "method", "task", "lora_r", "lora_dropout", "use_dora", "optim", "max_length", "per_device_train_batch_size",
@@ -76,11 +77,36 @@ def plan_of(resolved: dict[str, Any], *, num_gpus: int, gpu: str | None, gpu_mem
     Raises:
         UsageError: the model is not known, or a value makes no sense.
     """
+    return plan(parse(held_against(resolved, num_gpus, gpu, gpu_memory_gb)), user=user_file())
+
+
+def held_against(
+    resolved: dict[str, Any], num_gpus: int, gpu: str | None, gpu_memory_gb: float | None
+) -> dict[str, Any]:
+    """The request's fields with the cards that it is held against and the lengths of its data."""
     request = values(resolved, num_gpus=num_gpus) | {"gpu": gpu, "gpu_memory_gb": gpu_memory_gb}
     found = lengths(resolved.get("dataset_path"))
     if found:
         request["length_histogram"] = found
-    return plan(parse(request), user=user_file())
+    return {key: value for key, value in request.items() if value is not None}
+
+
+NOT_IN_RECIPES = frozenset({"server", "gpu", "loss"})  # other machines; losses that the trainer does not offer
+
+
+def recipe_changes(change: dict[str, Any], given: dict[str, Any]) -> dict[str, Any] | None:
+    """The recipe's keys that take a piece of advice; None where a recipe cannot say it.
+
+    Args:
+        change: the `change` of a row of advice.
+        given: what the recipe itself says: where it does not give the accumulation, that is derived.
+    """
+    if NOT_IN_RECIPES & set(change):
+        return None
+    keys = dict(change)
+    if given.get("gradient_accumulation_steps") is None:
+        keys.pop("gradient_accumulation_steps", None)
+    return keys
 
 
 def lengths(path: str | Path | None) -> list[tuple[int, int]] | None:
@@ -90,7 +116,7 @@ def lengths(path: str | Path | None) -> list[tuple[int, int]] | None:
     """
     if not path:
         return None
-    file = Path(path)
+    file = folder() / "data" / "support.jsonl" if path == "builtin:support" else Path(path)
     if file.suffix not in (".jsonl", ".json") or not file.is_file():
         return None
     counts: Counter[int] = Counter()

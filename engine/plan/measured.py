@@ -87,7 +87,7 @@ class History:
 
     def correct(self, result: Result) -> Result:
         """The result with what the nearest run of its kind measured; the same result where there is none."""
-        from engine.plan.plan import evaluate
+        from engine.plan.plan import card_name, evaluate
 
         card = card_name(result)
         for index in self._nearest(result.request):
@@ -157,7 +157,7 @@ class History:
 
     def _rate(self, result: Result, record: Record, planned: Result) -> float | None:
         """Tokens a second that the measured run promises here, padding included, as plans count them."""
-        from engine.plan.plan import useful_share
+        from engine.plan.plan import card_name, useful_share
 
         share = useful_share(record.request)
         if record.tokens_per_s is None or share is None or record.card != card_name(result):
@@ -176,11 +176,6 @@ def same_kind(a: Request, b: Request) -> bool:
     if a.shape.family != b.shape.family:
         return False
     return all(getattr(a, name) == getattr(b, name) for name in KIND)
-
-
-def card_name(result: Result) -> str | None:
-    """What the speed was measured on."""
-    return result.context.card.id if result.context.card is not None else result.request.gpu
 
 
 def _parse(line: dict[str, Any]) -> Record | None:

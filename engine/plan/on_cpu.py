@@ -15,7 +15,7 @@ CPU = "cpu"
 PASSING = ("activations", "logits", "transients")
 WIDER = 2.0  # fp32 where the formulas count bf16
 PROCESS = 0.95e9  # resident: Python, torch and data of a rank, and the launcher beside it (docs/measurements.md)
-SLACK = 0.10  # of the peak: heap that malloc does not give back
+SLACK = 0.25  # of what passes: heap that malloc does not give back
 BAND = 0.30  # an allocator that is not counted, pages that are shared
 
 
@@ -37,5 +37,5 @@ def memory(m: Memory) -> Memory:
 
 def device(m: Memory) -> Device:
     """Resident memory of the run's processes at their peak."""
-    held = m.peak.total * (1 + SLACK)
+    held = m.peak.total + SLACK * sum(m.peak.parts.get(part, 0.0) for part in PASSING)
     return Device(held, held + PROCESS, held + PROCESS, PROCESS)

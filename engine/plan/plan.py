@@ -355,6 +355,11 @@ def plan(
     return result
 
 
+def card_name(result: Result) -> str | None:
+    """What the speed was measured on."""
+    return result.context.card.id if result.context.card is not None else result.request.gpu
+
+
 def describe_verdict(result: Result) -> str:
     """The verdict in words."""
     return {

@@ -67,11 +67,12 @@ def storage(r: Request, m: Memory, train_tokens: float | None) -> Storage:
     """Disk and host memory of a request."""
     parameters = float(r.shape.parameters)
     base = BF16 * parameters
+    shard = min(SHARD, base)
     ranks = r.num_gpus / r.num_machines
     if r.sharding in ("fsdp1", "fsdp2", "zero3") or (r.sharding != "ddp" and r.num_gpus > 1):
         load = base * (2 if r.method == "full" and r.bf16_master == "fp32" else 1)  # rank 0 reads, the others receive
     else:
-        load = ranks * SHARD  # each rank streams one shard of the files at a time
+        load = ranks * shard  # each rank streams one shard of the files at a time
     run = 0.0
     if r.cpu_offload:
         wide = FP32 if r.method != "full" or r.bf16_master == "fp32" else BF16
@@ -89,7 +90,7 @@ def storage(r: Request, m: Memory, train_tokens: float | None) -> Storage:
     if r.num_gpus == 1:  # a checkpoint's optimizer state is read here on its way to the GPU
         load = max(load, checkpoint_bytes(r))
     processes = PROCESS * ranks
-    merge = 0.0 if r.method == "full" else 2 * SHARD + 2 * BF16 * float(r.shape.widest.parameters)
+    merge = 0.0 if r.method == "full" else 2 * shard + 2 * BF16 * float(r.shape.widest.parameters)
     return Storage(
         base=base, checkpoint=checkpoint_bytes(r), kept=r.checkpoints_kept, merged=base,
         merged_fp8=float(r.shape.linear_weights) + BF16 * (parameters - r.shape.linear_weights),

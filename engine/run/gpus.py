@@ -22,13 +22,14 @@ FIRST_BF16 = 8.0  # compute capability of Ampere
 class Placement:
     """Where the ranks run: the uuids of their GPUs (none: the CPU), how many ranks, and the locks on those GPUs.
 
-    `bf16` is whether all of them compute in bfloat16 (cards before Ampere do not).
+    `bf16` is whether all of them compute in bfloat16 (cards before Ampere do not); `cards` says what they are.
     """
 
     gpus: Sequence[str]
     ranks: int
     locks: Sequence[Lock]
     bf16: bool = True
+    cards: Sequence[Gpu] = ()
 
     @property
     def device(self) -> str:
@@ -113,4 +114,4 @@ def _lock(workspace: Workspace, known: list[Gpu], free: list[Gpu], count: int | 
             kind="gpus_in_use",
         )
     bf16 = all(gpu.capability is None or float(gpu.capability) >= FIRST_BF16 for gpu in chosen)
-    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks), bf16)
+    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks), bf16, tuple(chosen))

@@ -16,30 +16,19 @@ from engine.files import Lock, fsync_dir, write_atomic, write_json
 from engine.findings import Finding
 from engine.process import ProcessId, end_all, marked
 from engine.process.daemon import daemonize, own_environment
+from engine.run import planned
 from engine.run.background import ensure_keeper
 from engine.run.gpus import Placement, place
+from engine.run.planned import PlanRefused, refuse
+from engine.run.prepare import Prepared, RecipeError, prepare
 from engine.run.status import LIVE, state_of
 from engine.text import _
 from engine.workspace import RunFolder, Workspace, locate
 
-DATA_KEYS = frozenset({"dataset_path", "eval_dataset_path"})
+__all__ = ["PlanRefused", "RecipeError", "Started", "leftovers", "reap", "resume", "start"]
 READY_S = 60.0
 LOCK_WAIT_S = 1.5  # a supervisor that has written its end lets go of the lock within this
 REAP_GRACE_S = 60.0  # ranks that lost their supervisor save before they end
-
-
-class RecipeError(UsageError):
-    """A recipe with errors: all of them are in `findings`."""
-
-    kind = "recipe"
-
-    def __init__(self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None) -> None:
-        super().__init__(what, where=where, fix=fix)
-        self.findings = list(findings)
-
-    def to_json(self) -> dict[str, Any]:
-        """The error with its findings."""
-        return {**super().to_json(), "findings": [finding.to_json() for finding in self.findings]}
 
 
 @dataclass
@@ -66,62 +55,38 @@ def start(
         recipe: a file, or the name of a built-in recipe.
         overrides: `key=value` texts that replace the recipe's values.
         name: the run's name; by default the recipe's with a number.
-        force: go on in spite of data errors, and take GPUs that are in use.
+        force: go on in spite of data errors and of a plan that does not fit, and take GPUs that are in use.
 
     Raises:
         RecipeError: the recipe has errors; nothing was made.
+        PlanRefused: it does not fit; nothing was made.
         FtuiError: no GPU is free, the folder cannot be made, or the supervisor did not come up.
     """
-    from engine import recipe as recipes
     from engine import settings
 
-    source = recipes.find(recipe)
-    loaded = recipes.load(source, list(overrides))
-    findings = recipes.check(loaded, run=True)
-    _refuse_errors(findings, str(source), force=force)
     python, restarts = settings.training_python(), settings.load().max_restarts
-    workspace.prepare()
-    on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True
-    placement = place(workspace, count=0 if on_cpu else loaded.recipe.given.get("num_gpus"), force=force)
+    ready = prepare(workspace, recipe, overrides, force=force)
     try:
-        resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
+        refuse(ready.planned, where=str(ready.source), force=force)
 
         def fill(folder: RunFolder, final_name: str) -> None:
-            _fill(folder, final_name, loaded, list(overrides), source, resolved, placement)
+            _fill(folder, final_name, ready, list(overrides))
 
-        run = workspace.claim_run(name, Path(source).stem, fill)
+        run = workspace.claim_run(name, ready.source.stem, fill)
         lock = _take_lock(run)
         try:
-            process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
+            process = _supervise(run, lock, ready.placement, python=python, max_restarts=restarts)
         finally:
             lock.release()
-        return Started(run, process.pid, findings + _ensure_keeper(workspace))
+        return Started(run, process.pid, ready.findings + _ensure_keeper(workspace))
     finally:
-        placement.release()
+        ready.placement.release()
 
 
-def _refuse_errors(findings: Sequence[Finding], where: str, *, force: bool) -> None:
-    errors = [f for f in findings if f.level == "error" and not (force and f.key in DATA_KEYS)]
-    if errors:
-        first = errors[0]
-        what = ": ".join(part for part in (first.key, first.detail or first.kind) if part)
-        if len(errors) > 1:
-            what = _("{first} (and {n} more)").format(first=what, n=len(errors) - 1)
-        line = f"{where}:{first.lines[0]}" if first.lines else where
-        raise RecipeError(what, findings, where=line, fix=first.fix or None)
-
-
-def _fill(
-    folder: RunFolder,
-    name: str,
-    loaded: Any,
-    overrides: list[str],
-    source: Path,
-    resolved: dict[str, Any],
-    placement: Placement,
-) -> None:
+def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str]) -> None:
     from engine.run.statefile import fresh
 
+    loaded, source, placement = ready.loaded, ready.source, ready.placement
     text = loaded.text
     if overrides:
         text = text.rstrip("\n") + "\n\n# given on the command line:\n" + "".join(f"#   {o}\n" for o in overrides)
@@ -131,12 +96,14 @@ def _fill(
     document = {
         "format": 1,
         "run": name,
-        "recipe": resolved,
+        "recipe": ready.resolved,
         "origin": loaded.origin,
         "overrides": overrides,
         "source": str(source),
     }
     write_json(folder.resolved, document)
+    if ready.planned.document is not None:
+        write_json(folder.plan, ready.planned.document)
     state = fresh(
         name,
         supervisor=ProcessId.current().to_json(),
@@ -245,7 +212,7 @@ def _resume(
     placement = place(workspace, count=len(before) if gpus is None else gpus)
     try:
         if len(placement.gpus) != len(before):
-            _resolve_again(run, placement)
+            _resolve_again(run, workspace, placement)
         old = {key: state[key] for key in ("loss", "eval_loss", "created", "max_steps", "restarts") if key in state}
         now = fresh(
             run.name,
@@ -279,7 +246,7 @@ def _last_attempt(run: RunFolder, state: dict[str, Any]) -> int:
     return max(known, default=1)
 
 
-def _resolve_again(run: RunFolder, placement: Placement) -> None:
+def _resolve_again(run: RunFolder, workspace: Workspace, placement: Placement) -> None:
     """The same recipe on another number of GPUs; the global batch stays what it was."""
     from engine.recipe import defaults
 
@@ -302,6 +269,11 @@ def _resolve_again(run: RunFolder, placement: Placement) -> None:
             kind="batch_not_divisible",
         ) from error
     write_json(run.resolved, {**document, "recipe": resolved})
+    plan = planned.make(workspace.root, resolved, placement, given=given, auto=False)
+    if plan.document is None:
+        run.plan.unlink(missing_ok=True)  # that of the other number of GPUs says nothing any more
+    else:
+        write_json(run.plan, plan.document)
 
 
 def _nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:

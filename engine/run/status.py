@@ -83,7 +83,7 @@ def status(run: RunFolder) -> dict[str, Any]:
     own = set(state.get("gpus") or [])
     row.update(
         {
-            "plan": None,
+            "plan": read_plan(run),
             "epoch": state.get("epoch"),
             "tokens_per_s": state.get("tokens_per_s") if row["state"] in LIVE else None,
             "device": state.get("device"),
@@ -100,6 +100,14 @@ def status(run: RunFolder) -> dict[str, Any]:
         }
     )
     return row
+
+
+def read_plan(run: RunFolder) -> dict[str, Any] | None:
+    """plan.json, or None where no plan could be made."""
+    from engine.files import read_json
+
+    document = read_json(run.plan)
+    return document if isinstance(document, dict) else None
 
 
 def _last_events(run: RunFolder) -> list[dict[str, Any]]:

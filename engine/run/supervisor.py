@@ -207,7 +207,7 @@ class Supervisor:
         """End: the ranks write to paths that are gone. Where the folder was only renamed, its state.json says why."""
         log.error("the run's folder is gone from %s", self.run.path)
         self._end_ranks()
-        self.state.run = RunFolder(Path(os.readlink(f"/proc/self/fd/{self._folder}")))  # "… (deleted)" takes no file
+        self.state.run = RunFolder(Path(f"/proc/self/fd/{self._folder}").readlink())  # "… (deleted)" takes no file
         error = FtuiError(
             _("the run's folder was renamed, moved or deleted while it ran"),
             where=str(self.run.path),
@@ -401,7 +401,12 @@ def main(argv: list[str]) -> int:
         return 1
     report_ready()
     try:
-        return supervisor.loop()
+        code = supervisor.loop()
+        if supervisor.state.get("state") in ("done", "stopped"):
+            from engine.run import measure  # with the planner behind it: not while the ranks need the processor
+
+            measure.keep(run)
+        return code
     except BaseException as error:
         log.exception("the supervisor failed")
         _give_up(supervisor, FtuiError(f"{type(error).__name__}: {error}", where=str(run.logs / "supervisor.log")))

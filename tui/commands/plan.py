@@ -41,14 +41,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Plan it."""
     if args.source:
         return _many(args, out)
-    from engine.plan import request
+    from engine.plan import measured, request
     from engine.plan.plan import plan
     from engine.plan.servers import user_file
+    from engine.workspace import locate
 
     values = _values(args)
+    dataset = values.pop("dataset", None)
     if args.all:
         return _all(values, out)
-    result = plan(request.parse(values), user=user_file(), currency=args.currency)
+    history = measured.read(locate(args.home).root, dataset)
+    result = plan(request.parse(values), user=user_file(), currency=args.currency, history=history)
     if out.as_json:
         out.json(result.to_json())
     else:
@@ -129,9 +132,9 @@ def _values(args: argparse.Namespace) -> dict[str, Any]:
 
 def _host() -> dict[str, Any]:
     """Without GPUs a recipe trains on the CPU: host memory is the limit."""
-    import psutil
+    from engine.plan import on_cpu
 
-    return {"gpu_memory_gb": psutil.virtual_memory().total / 1e9, "num_gpus": 1, "sharding": "none"}
+    return on_cpu.local() | {"sharding": "none"}
 
 
 def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +177,7 @@ def _from_recipe(name: str, pairs: list[str], given: dict[str, Any]) -> dict[str
     found = from_recipe.lengths(resolved.get("dataset_path"))
     if found:
         values["length_histogram"] = found
-    return values | given
+    return values | {"dataset": resolved.get("dataset_path")} | given
 
 
 def _local_gpus(values: dict[str, Any]) -> dict[str, Any]:

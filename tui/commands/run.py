@@ -10,6 +10,7 @@ from tui.output import Output
 
 if TYPE_CHECKING:
     from engine.run.launch import Started
+    from engine.workspace import Workspace
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=_("values that replace the recipe's"))
     parser.add_argument("--name", help=_("the run's name (default: the recipe's name and a number)"))
     parser.add_argument("--follow", action="store_true", help=_("stay, print what happens, exit with the run's code"))
-    parser.add_argument("--force", action="store_true", help=_("go on in spite of data errors and of GPUs in use"))
+    parser.add_argument("--force", action="store_true", help=_("in spite of data errors, GPUs in use, a bad plan"))
+    parser.add_argument(
+        "--plan-only", action="store_true", help=_("show whether it fits, how long, how much; start nothing")
+    )
     parser.add_argument("--dry-run", action="store_true", help=_("check and show the resolved recipe, start nothing"))
 
 
@@ -28,9 +32,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     if args.dry_run:
         return _dry_run(args, out)
+    workspace = locate(args.home).prepare()
+    if args.plan_only:
+        return _plan_only(workspace, args, out)
     from engine.run import launch
 
-    workspace = locate(args.home).prepare()
     started = launch.start(workspace, args.recipe, args.overrides, name=args.name, force=args.force)
     return after_start(started, args, out)
 
@@ -52,6 +58,29 @@ def after_start(started: Started, args: argparse.Namespace, out: Output) -> int:
         return 0
     out.note(_("{run} started; leaving (ctrl-c) does not stop it").format(run=name))
     return follow(started.run, out, stream=out.as_json)
+
+
+def _plan_only(workspace: Workspace, args: argparse.Namespace, out: Output) -> int:
+    """The plan that the run would start with; exit 3 where that would be refused."""
+    from engine.errors import DoesNotFit, FtuiError
+    from engine.findings import has_errors
+    from engine.run.prepare import prepare
+    from tui.commands.recipe import show_findings
+
+    ready = prepare(workspace, args.recipe, args.overrides, force=args.force, in_use=True)
+    ready.placement.release()
+    plan = ready.planned
+    if plan.result is None:
+        (why,) = plan.findings
+        raise FtuiError(why.detail, where=str(ready.source), fix=why.fix or None, kind=why.kind)
+    if out.as_json:
+        out.json(plan.result.to_json() | {"findings": [finding.to_json() for finding in ready.findings]})
+    else:
+        from tui.plan_text import show
+
+        show(plan.result, out)
+        show_findings(ready.findings, out)
+    return DoesNotFit.exit_code if has_errors(plan.findings) else 0
 
 
 def _dry_run(args: argparse.Namespace, out: Output) -> int:

@@ -42,6 +42,8 @@ def _show(document: dict[str, Any], out: Output) -> None:
         out.line(_("eval loss  {loss}").format(loss=number(document["eval_loss"], 4)))
     if document["eta_s"] is not None and state in ("running", "saving"):
         out.line(_("left       {time}").format(time=duration(document["eta_s"])))
+    if plan := document.get("plan"):
+        out.line(_("plan       {what}").format(what=_planned(plan)))
     risk = document.get("at_risk")
     if risk and risk.get("steps") is not None:
         text = _("at risk    {steps} steps, {time}").format(
@@ -63,3 +65,23 @@ def _show(document: dict[str, Any], out: Output) -> None:
     for event in (document.get("events") or [])[-8:]:
         if told := describe(event):
             out.line(told, "dim")
+
+
+def _planned(plan: dict[str, Any]) -> str:
+    """What the run was predicted to take, in one line."""
+    from engine.plan.on_cpu import CPU
+    from engine.text import duration, number
+
+    result = plan["result"]
+    needs = number(result["per_gpu"]["needs_gb"], 1)
+    on_cpu = plan["request"].get("gpu") == CPU
+    parts = [(_("{gb} GB of host memory") if on_cpu else _("{gb} GB a GPU")).format(gb=needs)]
+    time = result["time"]
+    if time.get("tokens_per_s_total") and plan.get("useful_share"):
+        rate = time["tokens_per_s_total"] * plan["useful_share"]
+        parts.append(_("{rate} tokens/s").format(rate=number(rate)))
+    if time.get("hours"):
+        parts.append(duration(time["hours"] * 3600))
+    if correction := result.get("corrected_by"):
+        parts.append(_("corrected by {run}").format(run=correction["run"]))
+    return ", ".join(parts)

@@ -1,0 +1,103 @@
+"""What comes before a run folder is made: the recipe checked, its GPUs chosen and locked, its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import UsageError
+from engine.findings import Finding
+from engine.run import planned
+from engine.run.gpus import Placement, place
+from engine.run.planned import Planned
+from engine.text import _
+from engine.workspace import Workspace
+
+if TYPE_CHECKING:
+    from engine.recipe.model import Loaded
+
+DATA_KEYS = frozenset({"dataset_path", "eval_dataset_path"})
+
+
+class RecipeError(UsageError):
+    """A recipe with errors: all of them are in `findings`."""
+
+    kind = "recipe"
+
+    def __init__(self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.findings = list(findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The error with its findings."""
+        return {**super().to_json(), "findings": [finding.to_json() for finding in self.findings]}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe that can be run; its GPUs are locked until `placement.release()`."""
+
+    source: Path
+    loaded: Loaded
+    resolved: dict[str, Any]
+    placement: Placement
+    planned: Planned
+    findings: list[Finding]
+
+
+def prepare(
+    workspace: Workspace, recipe: str | Path, overrides: Sequence[str], *, force: bool, in_use: bool | None = None
+) -> Prepared:
+    """Check a recipe, choose its GPUs, resolve and plan it.
+
+    Args:
+        workspace: where the run will be.
+        recipe: a file, or the name of a built-in recipe.
+        overrides: `key=value` texts that replace the recipe's values.
+        force: go on in spite of data errors.
+        in_use: take GPUs that are in use; as `force` where not given.
+
+    Raises:
+        RecipeError: the recipe has errors.
+        FtuiError: no GPU is free.
+    """
+    from engine import recipe as recipes
+
+    source = recipes.find(recipe)
+    loaded = recipes.load(source, list(overrides))
+    findings = recipes.check(loaded, run=True)
+    refuse_errors(findings, str(source), force=force)
+    workspace.prepare()
+    on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True
+    count = 0 if on_cpu else loaded.recipe.given.get("num_gpus")
+    placement = place(workspace, count=count, force=force if in_use is None else in_use)
+    try:
+        resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
+        given = loaded.recipe.given
+        auto = given.get("sharding", "auto") == "auto"
+        plan = planned.make(workspace.root, resolved, placement, given=given, auto=auto)
+        if plan.sharding is not None and plan.sharding != resolved["sharding"]:
+            given["sharding"], loaded.origin["sharding"] = plan.sharding, "derived"  # other defaults follow from it
+            resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
+    except BaseException:
+        placement.release()
+        raise
+    return Prepared(source, loaded, resolved, placement, plan, findings + plan.findings)
+
+
+def refuse_errors(findings: Sequence[Finding], where: str, *, force: bool) -> None:
+    """Stop at a recipe's errors; `force` goes on in spite of those in the data.
+
+    Raises:
+        RecipeError: there are some.
+    """
+    errors = [f for f in findings if f.level == "error" and not (force and f.key in DATA_KEYS)]
+    if errors:
+        first = errors[0]
+        what = ": ".join(part for part in (first.key, first.detail or first.kind) if part)
+        if len(errors) > 1:
+            what = _("{first} (and {n} more)").format(first=what, n=len(errors) - 1)
+        line = f"{where}:{first.lines[0]}" if first.lines else where
+        raise RecipeError(what, findings, where=line, fix=first.fix or None)
