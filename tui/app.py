@@ -116,12 +116,10 @@ class FtuiApp(App[None]):
 
     def _handle_exception(self, error: Exception) -> None:
         """Log what nobody expected, end the app, leave one clear line (Textual would print the traceback)."""
-        from tui.crashlog import record
-
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
         if self.failure is None:
-            self.failure = error if isinstance(error, FtuiError) else record(error, str(self.workspace.root))
+            self.failure = self.as_ours(error)
         self._return_code = 1
         if self._exception is None:  # a test's pilot raises it
             self._exception = error
@@ -180,7 +178,7 @@ class FtuiApp(App[None]):
         failed: Callable[[FtuiError], Any] | None = None,
         busy: str | None = None,
     ) -> None:
-        """Run `task` in a thread, then `done` with its result; an FtuiError goes to `failed`, or is shown."""
+        """Run `task` in a thread, then `done` with its result; its error goes to `failed`, or is shown."""
         if busy:
             self.notify(busy, markup=False, timeout=3)
         self._in_thread(task, done, failed or self.report)
@@ -191,11 +189,17 @@ class FtuiApp(App[None]):
     ) -> None:
         try:
             result = task()
-        except FtuiError as error:
-            self.call_later(failed, error)
+        except Exception as error:  # noqa: BLE001 - what one action meets (a full disk) does not end the app
+            self.call_later(failed, self.as_ours(error))
         else:
             if done is not None:
                 self.call_later(done, result)
+
+    def as_ours(self, error: Exception) -> FtuiError:
+        """An error as it can be shown; the traceback of one that is not ours goes to the log."""
+        from tui.crashlog import record
+
+        return error if isinstance(error, FtuiError) else record(error, str(self.workspace.root))
 
     def report(self, error: FtuiError) -> None:
         """Show an error until it is read."""

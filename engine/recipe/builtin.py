@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import stat
 from importlib import resources
 from pathlib import Path
 
 from engine.errors import UsageError
+from engine.files import user_path
 from engine.text import _
 
 ORDER = ("demo", "lora-sft", "qlora-sft", "full-sft")  # by how soon a newcomer needs them
@@ -33,16 +35,24 @@ def find(name_or_path: str | Path) -> Path:
         UsageError: there is neither.
     """
     text = str(name_or_path)
-    path = Path(text).expanduser()
+    path = user_path(text)
     plain_name = "/" not in text and not text.startswith("~")
     if plain_name and text in names():
         return folder() / f"{text}.yaml"
-    if path.exists() and not path.is_dir():
+    mode = _mode(path)
+    if stat.S_ISREG(mode) or stat.S_ISCHR(mode):
         return path
     if plain_name and text.removesuffix(".yaml") in names():
         return folder() / text
     known = ", ".join(names())
-    if path.is_dir():
+    if mode and not stat.S_ISDIR(mode):  # a pipe that nobody writes to would be waited for, for ever
+        raise UsageError(
+            _("{path} is no file").format(path=text),
+            where=text,
+            fix=_("write the recipe into a file: its relative paths begin there"),
+            kind="no_such_recipe",
+        )
+    if mode:
         raise UsageError(
             _("{path} is a folder, not a recipe").format(path=text),
             where=text,
@@ -56,3 +66,11 @@ def find(name_or_path: str | Path) -> Path:
         fix=_("did you mean {name}?").format(name=near[0]) if near else _("built-in: {names}").format(names=known),
         kind="no_such_recipe",
     )
+
+
+def _mode(path: Path) -> int:
+    """The file's type bits; 0 when there is no such file, or none can have that name."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0

@@ -187,13 +187,21 @@ async def test_an_unexpected_error_is_logged_and_told_in_one_line(workspace: Wor
     assert app._exit_renderables == []  # nothing of it reaches the screen
 
 
-async def test_an_unexpected_error_in_a_thread_too(workspace: Workspace) -> None:
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device", "/data/x"), ZeroDivisionError("by zero")])
+async def test_an_unexpected_error_of_one_action_is_shown_and_the_app_stays(
+    workspace: Workspace, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
     app = FtuiApp(workspace)
-    with pytest.raises(ZeroDivisionError):
-        async with app.run_test() as pilot:
-            app.background(lambda: 1 / 0)
-            await pilot.pause(0.3)
-    assert app.failure is not None and "division by zero" in app.failure.what
+    async with app.run_test() as pilot:
+        app.background(fail)
+        await until(lambda: isinstance(app.screen, Detail), pilot)
+        shown = str(app.screen.query_one("#text").content)
+        assert str(error.args[-1]) in shown and "ftui.log" in shown
+    assert app.failure is None
+    assert "Traceback" in (workspace.logs_dir / "ftui.log").read_text()
 
 
 async def test_an_expected_error_is_shown_with_its_fix_and_can_be_copied(workspace: Workspace) -> None:
@@ -210,6 +218,22 @@ async def test_an_expected_error_is_shown_with_its_fix_and_can_be_copied(workspa
         assert app.clipboard == "the disk is full\n/data\nremove something"
         await pilot.press("enter")
         assert isinstance(app.screen, HomeScreen)
+
+
+async def test_runs_that_cannot_be_listed_for_a_moment_stay_on_show(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tui.sources.run_listing import RunListing
+
+    some_runs(workspace)
+    listing = RunListing(workspace)
+    before = listing.poll()
+
+    def fail(_path: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("tui.sources.run_listing.os.scandir", fail)
+    assert [row.name for row in listing.poll()] == [row.name for row in before]
 
 
 async def test_a_workspace_that_vanishes_is_an_empty_list(workspace: Workspace) -> None:

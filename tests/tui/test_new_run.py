@@ -173,3 +173,30 @@ async def test_a_demo_that_cannot_start_says_why(workspace: Workspace, monkeypat
         await pilot.press("d")
         await until(lambda: type(app.screen).__name__ == "Detail", pilot)
         assert app.screen.error.fix == "make room"
+
+
+@pytest.mark.parametrize("pasted", ["x" * 10_000, "./" + "y" * 300, "~nobody-here/x", "[bold]x[/", "a'b", "Привет мир"])
+async def test_whatever_is_pasted_the_form_stays(workspace: Workspace, pasted: str) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, NewRun), pilot)
+        for name in ("name", "options", "recipe"):
+            field(app, name).value = pasted
+        await pilot.press("enter")
+        await until(lambda: findings(app) and "starting" not in findings(app), pilot)
+        assert isinstance(app.screen, NewRun)
+    assert app.failure is None
+
+
+async def test_an_unexpected_error_of_a_check_is_a_finding(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(recipe, "check", fail)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, NewRun) and "Input/output error" in findings(app), pilot)

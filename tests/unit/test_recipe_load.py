@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -263,7 +264,8 @@ def test_built_in_recipes_are_found_by_name(tmp_path, monkeypatch):
     (tmp_path / "demo.yaml").write_text("a: 1\n")
     assert recipe.find("demo.yaml").resolve() == tmp_path / "demo.yaml"
     assert recipe.find("demo").parent != tmp_path
-    for wrong in ("demoo", "./demo", str(tmp_path)):
+    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    for wrong in ("demoo", "./demo", str(tmp_path), "x" * 10_000, "./" + "y" * 300, "~nobody-here/x", "./pipe", "a\0"):
         with pytest.raises(UsageError):
             recipe.find(wrong)
 

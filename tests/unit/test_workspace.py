@@ -98,6 +98,14 @@ def test_an_immutable_folder_is_refused_even_for_root(tmp_path: Path) -> None:
         subprocess.run(["chattr", "-i", home], check=True)
 
 
+def test_runs_that_cannot_be_read_are_not_no_runs(tmp_path: Path) -> None:
+    assert Workspace(tmp_path / "new").folders() == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FtuiError, match="cannot be listed") as caught:
+        Workspace(tmp_path / "file").folders()
+    assert caught.value.where and "--home" in str(caught.value.fix)
+
+
 def test_find_by_name_prefix_and_path(workspace: Workspace) -> None:
     for name in ("llama-1", "llama-2", "qwen"):
         workspace.claim_run(name, "x", fill)
@@ -106,7 +114,7 @@ def test_find_by_name_prefix_and_path(workspace: Workspace) -> None:
     assert workspace.find(str(workspace.runs_dir / "llama-1")).name == "llama-1"
     with pytest.raises(UsageError, match="several"):
         workspace.find("llama")
-    for wrong in ("nothing", "", "../w", "/etc"):
+    for wrong in ("nothing", "", "../w", "/etc", "/tmp/" + "x" * 300, "x" * 10_000, "Привет мир", "a\0b", "/a\0b"):
         with pytest.raises(UsageError):
             workspace.find(wrong)
 

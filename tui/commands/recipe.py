@@ -95,11 +95,11 @@ def _summary(path: Path) -> str:
 
 def _new(args: argparse.Namespace, out: Output) -> int:
     from engine import recipe
-    from engine.files import write_atomic
+    from engine.files import user_path, write_atomic
 
     text = recipe.find(f"{args.method}-sft").read_text(encoding="utf-8")
     name = args.name or f"{args.method}-sft"
-    path = Path(args.out or (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")).expanduser()
+    path = user_path(args.out or (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"))
     if args.dry_run:
         if out.as_json:
             out.json({"path": str(path.absolute()), "written": False, "text": text})

@@ -166,8 +166,8 @@ class NewRun(Modal[RunFolder | None]):
         try:
             loaded = recipe.load(recipe.find(name), overrides)
             findings = recipe.check(loaded)
-        except FtuiError as error:
-            self.post_message(self.Checked([], error, None))
+        except Exception as error:  # noqa: BLE001 - whatever is typed here, the form stays
+            self.post_message(self.Checked([], self.ftui.as_ours(error), None))
         else:
             self.post_message(self.Checked(findings, None, loaded.recipe))
 

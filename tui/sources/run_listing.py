@@ -72,13 +72,17 @@ class RunListing:
         self.workspace = workspace
         self._ended: dict[str, tuple[Mark | None, RunRow]] = {}
         self._what: dict[str, str] = {}
+        self._names: list[str] = []
 
     def poll(self) -> tuple[RunRow, ...]:
         """All runs, newest first."""
         try:
             names = [e.name for e in os.scandir(self.workspace.runs_dir) if e.is_dir() and e.name[0] != "."]
-        except OSError:
+        except FileNotFoundError:
             names = []
+        except OSError:
+            names = self._names  # a disk that does not answer: what was known stays on show
+        self._names = names
         rows = [row for name in names if (row := self._row(RunFolder(self.workspace.runs_dir / name))) is not None]
         for gone in self._ended.keys() - set(names):
             del self._ended[gone]
