@@ -162,7 +162,8 @@ class RunScreen(Screen[None]):
             self.query_one(LossChart).show(
                 snapshot.train, snapshot.evaluation, best=best, max_steps=snapshot.max_steps, waiting=waiting
             )
-            self.query_one(GpuBars).show(snapshot.gpus, snapshot.host, stale=not snapshot.live)
+            predicted = snapshot.plan.memory if snapshot.plan is not None else None
+            self.query_one(GpuBars).show(snapshot.gpus, snapshot.host, predicted, stale=not snapshot.live)
             self.query_one(RunNumbers).show(snapshot)
             self.query_one(RunEvents).show(snapshot.events)
         if (before.live, before.resumable) != (snapshot.live, snapshot.resumable):

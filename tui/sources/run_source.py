@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.journal import CHUNK, JournalReader
-from engine.run.status import state_of
+from engine.run.status import read_plan, state_of
 from engine.workspace import RunFolder
 from tui.state.snapshot import RESUMABLE, RunSnapshot
 from tui.state.store import RunStore
@@ -59,6 +59,7 @@ class RunSource:
         self._events = JournalReader(run.events)
         self._hardware = TailReader(run.hardware, HARDWARE_TAIL)
         self._opened = False
+        self._plan_stamp: int | None = None
         self._looked_up: tuple[dict[str, Any], int | None] | None = None
         self._more = False
 
@@ -96,12 +97,26 @@ class RunSource:
         restarts = self._events.restarts
         events = self._events.poll()
         samples = self._hardware.poll()
+        planned = self._new_plan()
         for store in self._stores():
+            if planned:
+                store.feed_plan(planned[0])
             if self._events.restarts != restarts:
                 store.reset_events()
             store.feed_events(events)
             store.feed_hardware(samples)
             store.feed_state(state, shown, sealed)
+
+    def _new_plan(self) -> tuple[dict[str, Any] | None] | None:
+        """plan.json where it has changed: a resume on other GPUs plans again."""
+        try:
+            stamp = self.run.plan.stat().st_mtime_ns
+        except OSError:
+            stamp = 0
+        if stamp == self._plan_stamp:
+            return None
+        self._plan_stamp = stamp
+        return (read_plan(self.run),)
 
     def _resume_step(self, state: dict[str, Any]) -> int | None:
         """The checkpoint that a resume would take; looked up once for each state.json of an ended run."""

@@ -96,6 +96,33 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What the run was predicted to take, to stand beside what it takes."""
+
+    memory: float | None = None
+    """Bytes that the driver will show on each GPU; on the processor the resident memory of the run."""
+    tokens_per_s: float | None = None
+    seconds: float | None = None
+    corrected_by: str = ""
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Plan:
+        """From plan.json."""
+        result = document.get("result")
+        result = result if isinstance(result, Mapping) else {}
+        parts = (result.get("per_gpu"), result.get("time"), result.get("corrected_by"))
+        memory, time, correction = (part if isinstance(part, Mapping) else {} for part in parts)
+        device, hours = figure(memory.get("device_gb")), figure(time.get("hours"))
+        rate, share = figure(time.get("tokens_per_s_total")), figure(document.get("useful_share"))
+        return cls(
+            memory=None if device is None else device * 1e9,
+            tokens_per_s=None if rate is None or share is None else rate * share,  # the trainer counts no padding
+            seconds=None if hours is None else hours * 3600,
+            corrected_by=str(correction.get("run") or ""),
+        )
+
+
+@dataclass(frozen=True)
 class Problem:
     """Why a run failed and what to do about it."""
 
@@ -125,6 +152,7 @@ class RunSnapshot:
     host: Host | None = None
     events: tuple[Mapping[str, Any], ...] = ()
     problem: Problem | None = None
+    plan: Plan | None = None
     eta_s: float | None = None
     elapsed_s: float | None = None
     safe_step: int | None = None

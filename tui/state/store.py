@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tui.state.series import Series
-from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Problem, RunSnapshot, figure
+from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Plan, Problem, RunSnapshot, figure
 
 KEPT_EVENTS = 200
 SHOWN_EVENTS = 60
@@ -30,6 +30,7 @@ class RunStore:
         self._sealed: int | None = None
         self._sample: Mapping[str, Any] = {}
         self._snapshot: RunSnapshot | None = None
+        self._plan: Plan | None = None
         self._supervisor_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
         self.reset_journal()
 
@@ -154,6 +155,13 @@ class RunStore:
             self._state, self._shown_state, self._sealed = state, shown, sealed
             self.revision += 1
 
+    def feed_plan(self, document: Mapping[str, Any] | None) -> None:
+        """Take plan.json as it is now; None without one."""
+        plan = None if document is None else Plan.from_document(document)
+        if plan != self._plan:
+            self._plan = plan
+            self.revision += 1
+
     def set_loading(self, share: float | None) -> None:
         """Say how much of the journal has been read, None when all of it has."""
         if share != self.loading:
@@ -192,6 +200,7 @@ class RunStore:
             host=Host.from_sample(self._sample) if self._sample else None,
             events=self._events(),
             problem=_problem(state.get("error")),
+            plan=self._plan,
             eta_s=figure(state.get("eta_s")) if live else None,
             elapsed_s=self._elapsed(live),
             safe_step=safe,

@@ -27,7 +27,7 @@ class GpuBars(CellWidget):
         self._gpus: tuple[Gpu, ...] = ()
         self._host: Host | None = None
         self.predicted: float | None = None
-        """Bytes that the plan predicted for each GPU: a mark on its bar."""
+        """Bytes that the plan predicted for each GPU, or for the run where it has none: a mark on the bar."""
         self._stale = False
 
     def show(
@@ -159,7 +159,7 @@ class GpuBars(CellWidget):
         memory = _share(host.memory_used, host.memory_total)
         disk_used = host.disk_total - host.disk_free if host.disk_total and host.disk_free is not None else None
         rows = (
-            (_("RAM"), memory, self._memory_text(host)),
+            (_("RAM"), memory, self._memory_text(host, None if self._gpus else self.predicted)),
             (_("CPU"), None if host.cpu is None else host.cpu / 100, _unit(host.cpu, " %")),
             (_("disk"), _share(disk_used, host.disk_total), self._disk_text(host)),
         )
@@ -170,7 +170,8 @@ class GpuBars(CellWidget):
             cells.put(1, row, name, Ink.MUTED)
             full = share is not None and share >= _NEARLY_FULL and name != _("CPU")
             if bar >= 4:
-                self._paint_bar(cells, 1 + label, row, bar, share, Ink.WARNING if full else Ink.LINE)
+                mark = self._host_mark(host) if row == y else None
+                self._paint_bar(cells, 1 + label, row, bar, share, Ink.WARNING if full else Ink.LINE, mark)
             cells.put(1 + label + (bar + 1 if bar >= 4 else 0), row, text, self._ink(Ink.PLAIN))
 
     def _paint_host_line(self, cells: Cells, y: int) -> None:
@@ -188,8 +189,14 @@ class GpuBars(CellWidget):
             x = cells.put(x, y, name + " ", Ink.MUTED)
             x = cells.put(x, y, text, self._ink(Ink.PLAIN)) + 3
 
+    def _host_mark(self, host: Host) -> float | None:
+        """Where the bar of the host's memory would end if the run took what the plan says."""
+        if self._gpus or self.predicted is None or host.memory_used is None or not host.memory_total:
+            return None
+        return (host.memory_used - (host.memory_ranks or 0.0) + self.predicted) / host.memory_total
+
     @staticmethod
-    def _memory_text(host: Host) -> str:
+    def _memory_text(host: Host, planned: float | None = None) -> str:
         if host.memory_used is None or host.memory_total is None:
             return UNKNOWN
         text = _("{used} of {total} GB").format(
@@ -197,7 +204,11 @@ class GpuBars(CellWidget):
             total=figure(round(host.memory_total / GB)),
         )
         if host.memory_ranks is not None:
-            text += " " + _("({ranks} ours)").format(ranks=fixed(host.memory_ranks / GB, 1))
+            ours = fixed(host.memory_ranks / GB, 1)
+            if planned is None:
+                text += " " + _("({ranks} ours)").format(ranks=ours)
+            else:
+                text += " " + _("({ranks} ours, planned {planned})").format(ranks=ours, planned=fixed(planned / GB, 1))
         return text
 
     @staticmethod

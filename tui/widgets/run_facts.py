@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.geometry import Size
 
 from engine.text import _, duration, money, ngettext
-from tui.state.snapshot import RunSnapshot
+from tui.state.snapshot import Plan, RunSnapshot
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import UNKNOWN, fixed, loss, percent, small, whole
 from tui.widgets.run_table import state_word
@@ -100,15 +100,17 @@ class _Field:
     label: str
     value: str
     width: int
-    rank: int  # the highest goes first where the terminal is narrow
+    rank: float  # the highest goes first where the terminal is narrow
     bad: bool = False
+    planned: str = ""
 
 
 class RunNumbers(CellWidget):
-    """The figures in fixed columns under their names, so that nothing jumps."""
+    """The figures in fixed columns under their names, so that nothing jumps; below, what the plan said."""
 
     DEFAULT_CSS = """
     RunNumbers { height: 2; }
+    RunNumbers.-planned { height: 3; }
     """
 
     def __init__(self) -> None:
@@ -119,6 +121,8 @@ class RunNumbers(CellWidget):
     def show(self, snapshot: RunSnapshot) -> None:
         """Draw the figures of this state of the run."""
         self._snapshot = snapshot
+        plan = snapshot.plan
+        self.set_class(plan is not None and (plan.tokens_per_s or plan.seconds) is not None, "-planned")
         self.repaint()
 
     def fields(self) -> list[_Field]:
@@ -128,11 +132,13 @@ class RunNumbers(CellWidget):
         eta = UNKNOWN if snapshot.eta_s is None else duration(snapshot.eta_s)
         elapsed = UNKNOWN if snapshot.elapsed_s is None else duration(snapshot.elapsed_s)
         steps = whole(snapshot.step) + (f"/{whole(snapshot.max_steps)}" if snapshot.max_steps else "")
+        plan = snapshot.plan or Plan()
+        rate = "" if plan.tokens_per_s is None else whole(plan.tokens_per_s)
         fields = [
             _Field(_("step"), steps, max(13, len(steps)), 0),
             _Field(_("loss"), loss(numbers.loss), 7, 1, bad=numbers.loss is not None and numbers.loss != numbers.loss),
             _Field(_("eval"), loss(numbers.eval_loss), 7, 4),
-            _Field(_("tok/s"), whole(numbers.tokens_per_s), 9, 3),
+            _Field(_("tok/s"), whole(numbers.tokens_per_s), 9, 3, planned=rate),
             _Field(_("MFU"), percent(numbers.mfu), 5, 7),
             _Field(_("step time"), seconds or UNKNOWN, 9, 6),
             _Field(_("grad"), fixed(numbers.grad_norm, 2), 7, 8),
@@ -141,9 +147,19 @@ class RunNumbers(CellWidget):
             _Field(_("elapsed"), elapsed, 9, 11),
             _Field(_("ETA"), eta, 9, 2),
         ]
+        if plan.seconds is not None:
+            fields.append(_Field(_("total"), self._total(), 9, 2.5, planned=duration(plan.seconds)))
         if self.price is not None:
-            fields.append(_Field(_("cost"), self._cost(self.price), 10, 5))
+            planned = "" if plan.seconds is None else money(self.price.of(plan.seconds / 3600), self.price.currency)
+            fields.append(_Field(_("cost"), self._cost(self.price), 10, 5, planned=planned))
         return fields
+
+    def _total(self) -> str:
+        """How long the whole run takes, as it goes now; what it took when it is done."""
+        elapsed, eta = self._snapshot.elapsed_s, self._snapshot.eta_s
+        if elapsed is None or (eta is None and self._snapshot.state != "done"):
+            return UNKNOWN
+        return duration(elapsed + (eta or 0.0))
 
     def _cost(self, price: Price) -> str:
         if self._snapshot.elapsed_s is None:
@@ -165,6 +181,9 @@ class RunNumbers(CellWidget):
                 x = 1 + len(field.value) if cells.width < 40 else 1 + field.width
             cells.put_right(x, 0, field.label, Ink.MUTED)
             cells.put_right(x, 1, field.value, Ink.ERROR if field.bad else Ink.STRONG)
+            cells.put_right(x, 2, field.planned, Ink.MUTED)
+        if cells.height > 2:
+            cells.put(1, 2, _("planned"), Ink.MUTED)
 
     def text(self) -> str:
         """The figures as one line, for the clipboard."""
