@@ -21,8 +21,19 @@ def user_path(text: str | os.PathLike[str]) -> Path:
     """A path as a user writes it, `~` expanded. (Path.expanduser dies of a user id without a passwd entry.)
 
     Raises:
-        UsageError: `~` stands for nothing here; a folder literally named "~" must not come into being.
+        UsageError: `~` stands for nothing here (a folder literally named "~" must not come into being), or no JSON
+            file could hold the path: it has a zero byte or is not UTF-8.
     """
+    try:
+        bad = b"\0" in os.fspath(text).encode()
+    except UnicodeEncodeError:
+        bad = True
+    if bad:
+        raise UsageError(
+            _("{path}: a path must be valid UTF-8").format(path=ascii(os.fspath(text))[1:-1]),
+            fix=_("rename it"),
+            kind="bad_path",
+        )
     expanded = os.path.expanduser(text)  # noqa: PTH111
     if str(expanded).startswith("~") and str(text).startswith("~"):
         raise UsageError(

@@ -107,6 +107,7 @@ def main(argv: Sequence[str]) -> int:
     args = None
     _speak_the_users_language()
     try:
+        _refuse_other_encodings(argv)
         top = _top_parser().parse_args(list(argv))
         out.as_json = top.json
         if top.command is None:
@@ -131,6 +132,18 @@ def main(argv: Sequence[str]) -> int:
 
         out.error(record(error, getattr(args, "home", None)))
         return 1
+
+
+def _refuse_other_encodings(argv: Sequence[str]) -> None:
+    """What is not UTF-8 cannot be written into the run's files."""
+    for argument in argv:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                _("{argument} is not UTF-8").format(argument=ascii(argument)),
+                fix=_("rename the file, or write the value in UTF-8"),
+            ) from error
 
 
 def _speak_the_users_language() -> None:

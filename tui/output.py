@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -44,23 +45,26 @@ class Output:
     def note(self, text: str, style: str | None = None) -> None:
         """A remark or progress: stderr when stdout is not a terminal, so that a pipe gets the result alone."""
         stream = sys.stdout if sys.stdout.isatty() and not self.as_json else sys.stderr
-        print(self.styled(text, style, stream), file=stream, flush=True)
+        with contextlib.suppress(OSError):  # a remark that nobody can read is no failure
+            print(self.styled(text, style, stream), file=stream, flush=True)
 
     def progress(self, text: str) -> None:
         """Alias of `note` for steps on the way to a result."""
         self.note(text)
 
     def error(self, error: FtuiError) -> None:
-        """One clear error: what, where, what to do."""
-        if self.as_json:
-            self.json({"error": error.to_json()})
+        """One clear error: what, where, what to do. Where it cannot be written, the exit code has to do."""
+        with contextlib.suppress(OSError):
+            if self.as_json:
+                self.json({"error": error.to_json()})
         stream = sys.stderr
-        print(self.styled(_("error: {what}").format(what=error.what), "error", stream), file=stream)
+        lines = [self.styled(_("error: {what}").format(what=error.what), "error", stream)]
         if error.where:
-            print(_("  at   {where}").format(where=error.where), file=stream)
+            lines.append(_("  at   {where}").format(where=error.where))
         if error.fix:
-            print(_("  fix  {fix}").format(fix=error.fix), file=stream)
-        stream.flush()
+            lines.append(_("  fix  {fix}").format(fix=error.fix))
+        with contextlib.suppress(OSError):
+            print("\n".join(lines), file=stream, flush=True)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> None:
         """Columns in the order of importance; the last ones are left out where the terminal is too narrow."""
