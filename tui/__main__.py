@@ -21,7 +21,7 @@ def _open_standard_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: this one
-            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115, PTH123
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def main() -> int:
