@@ -63,6 +63,7 @@ def save(**changes: Any) -> Settings:
         FtuiError: the file cannot be written.
     """
     from engine.files import Lock, write_atomic
+    from engine.yamledit import edited
 
     target = path()
     unknown = sorted(set(changes) - _names())
@@ -73,7 +74,7 @@ def save(**changes: Any) -> Settings:
         with Lock(target.with_name(f".{NAME}.lock")).held():
             data = _read(target) or b""
             _parse(data, target)
-            text = _edited(data.decode("utf-8-sig"), changes)
+            text = edited(data.decode("utf-8-sig"), changes)
             settings = _parse(text.encode(), target)
             real = target.resolve()  # a link into a folder of dotfiles stays one
             mode = real.stat().st_mode & 0o777 if real.exists() else 0o644
@@ -150,31 +151,6 @@ def _parse(data: bytes, target: Path) -> Settings:
         first = error.errors()[0]
         name = str(first["loc"][0])
         raise _wrong(name, str(first["msg"]), lines.get(name), target) from None
-
-
-def _edited(text: str, changes: dict[str, Any]) -> str:
-    """The file's text with some values replaced in place, or added at the end."""
-    from engine.yamldoc import Mapping, parse
-
-    root, _findings = parse(text)
-    stands = {key.text: node for key, node in root.items} if isinstance(root, Mapping) else {}
-    replaced = [(stands[name].start, stands[name].end, value) for name, value in changes.items() if name in stands]
-    for start, end, value in sorted(replaced, key=lambda item: item[0], reverse=True):
-        written = _scalar(value)
-        if start == end:  # `key:` with nothing behind it
-            written = " " + written
-        text = text[:start] + written + text[end:]
-    for name, value in changes.items():
-        if name not in stands:
-            text += ("" if not text or text.endswith("\n") else "\n") + f"{name}: {_scalar(value)}\n"
-    return text
-
-
-def _scalar(value: Any) -> str:
-    """A value as YAML on one line."""
-    import yaml
-
-    return yaml.safe_dump(value, width=float("inf")).removesuffix("...\n").strip()
 
 
 def _unknown(name: str, line: int | None, target: Path) -> UsageError:
