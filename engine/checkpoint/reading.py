@@ -39,15 +39,35 @@ def read_all(jobs: Iterable[Job], progress: Callable[[int], None] | None = None)
     todo = sorted(jobs, key=lambda job: job.size, reverse=True)
     if sum(job.size for job in todo) < 2 * PIECE:
         for job in todo:  # threads would cost more than they bring
-            _read(job, None, progress)
+            _read(job, None, progress or _ignore)
         return
+    stopped = False
+
+    def go_on(count: int) -> None:
+        nonlocal stopped
+        if stopped:
+            raise InterruptedError
+        try:
+            (progress or _ignore)(count)
+        except BaseException:
+            stopped = True
+            raise
+
     workers = max(1, min(WORKERS, len(todo), os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as files, ThreadPoolExecutor(workers) as hashers:
-        for done in [files.submit(_read, job, hashers, progress) for job in todo]:
-            done.result()
+        try:
+            for done in [files.submit(_read, job, hashers, go_on) for job in todo]:
+                done.result()
+        except BaseException:  # ctrl-c: the threads must not read on to the end of a hundred gigabytes
+            stopped = True
+            raise
 
 
-def _read(job: Job, hashers: ThreadPoolExecutor | None, progress: Callable[[int], None] | None) -> None:
+def _ignore(_count: int) -> None:
+    pass
+
+
+def _read(job: Job, hashers: ThreadPoolExecutor | None, progress: Callable[[int], None]) -> None:
     try:
         with open(job.path, "rb", buffering=0) as file:
             _pass(job, file.fileno(), hashers if job.size > _SMALL else None, progress)
@@ -55,7 +75,7 @@ def _read(job: Job, hashers: ThreadPoolExecutor | None, progress: Callable[[int]
         job.error = error.strerror or str(error)
 
 
-def _pass(job: Job, fd: int, hashers: ThreadPoolExecutor | None, progress: Callable[[int], None] | None) -> None:
+def _pass(job: Job, fd: int, hashers: ThreadPoolExecutor | None, progress: Callable[[int], None]) -> None:
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
     hasher = hashlib.sha256() if job.want_hash else None
     watches = sorted(job.watches, key=lambda watch: watch.begin)
@@ -80,8 +100,7 @@ def _pass(job: Job, fd: int, hashers: ThreadPoolExecutor | None, progress: Calla
         first = _show(watches, first, view, at)
         at += count
         turn = (turn + 1) % len(buffers)
-        if progress:
-            progress(count)
+        progress(count)
     if hasher:
         job.sha256 = hasher.hexdigest()
 

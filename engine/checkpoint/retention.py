@@ -31,8 +31,8 @@ def to_go(
 ) -> list[ledger.Entry]:
     """The sealed checkpoints that are neither among the newest `limit` whole ones, nor the best, nor in `keep`."""
     sealed = [entry for entry in entries if entry.sealed]
-    # Broken ones must not push whole ones out: the newest whole ones count.
-    whole = [entry.path.name for entry in sealed if entry.state == "complete"]
+    # What cannot be resumed from must not push out what can: the newest of those count.
+    whole = [entry.path.name for entry in sealed if entry.resumable]
     stay = {*whole[-limit:], *keep}
     if best:
         stay.add(Path(best).name)

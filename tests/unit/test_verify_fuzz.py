@@ -113,3 +113,23 @@ def test_memory_stays_small(tmp_path):
         check=False,
     )
     assert found.stdout.strip() == "4", found.stderr[-500:]
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path):
+    """The other threads must not read on to the end of a large file."""
+    folder = write_checkpoint(tmp_path / "checkpoint-20", 20)
+    header = b'{"x":{"dtype":"F32","shape":[4294967296],"data_offsets":[0,17179869184]}}'
+    for name in ("adapter_model.safetensors", "model.safetensors"):
+        with open(folder / name, "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            file.truncate(8 + len(header) + 2**34)  # sixteen gigabytes that take no room
+    seen: list[int] = []
+
+    def interrupt(done: int, _total: int) -> None:
+        seen.append(done)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify.verify(tmp_path, progress=interrupt)
+    assert max(seen) < 2**31

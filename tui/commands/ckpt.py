@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import FtuiError, GateError, UsageError
-from engine.text import _, ngettext
+from engine.text import _
+from tui.ckpt_text import Progress, show_plan, show_report
 from tui.output import Output
 
 if TYPE_CHECKING:
-    from engine.checkpoint import ledger, verify
+    from engine.checkpoint import ledger
     from engine.workspace import RunFolder
-
-SHOWN = 70  # characters of the worst problem in the table; all of them follow below it
-LEVEL_STYLE = {"error": "error", "warning": "warning", "note": "dim"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -193,76 +190,16 @@ def _verify(args: argparse.Namespace, out: Output) -> int:
     from engine.checkpoint import verify
 
     folder = _folder(args)
-    report = verify.verify(folder, step=args.step, quick=args.quick, progress=_progress(_("read")))
+    progress = Progress(_("read"))
+    try:
+        report = verify.verify(folder, step=args.step, quick=args.quick, progress=progress)
+    finally:
+        progress.end()
     if out.as_json:
         out.json(report.to_json())
     else:
-        _show_report(report, folder, out)
+        show_report(report, folder, out)
     return report.exit_code
-
-
-def _progress(what: str) -> Callable[[int, int], None] | None:
-    """A line on the terminal that says how far it is, at most twice a second; None where there is no terminal."""
-    if not sys.stderr.isatty():
-        return None
-    from engine.text import gigabytes
-
-    began = last = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - began < 1 or now - last < 0.5:
-            return
-        last = now
-        speed = gigabytes(done / (now - began), 0)
-        text = _("{what} {done} of {total}, {speed}/s").format(
-            what=what, done=gigabytes(done), total=gigabytes(total), speed=speed
-        )
-        sys.stderr.write(f"\r\x1b[K{text}" if done < total else "\r\x1b[K")
-        sys.stderr.flush()
-
-    return show
-
-
-def _show_report(report: verify.Report, folder: Path, out: Output) -> None:
-    from engine.checkpoint.problems import clean
-    from engine.text import gigabytes, number
-
-    if not report.checkpoints:
-        out.line(_("there are no checkpoints in {folder}").format(folder=clean(str(folder))))
-        return
-    states = {"complete": _("complete"), "broken": _("broken"), "staging": _("staging"), "foreign": _("foreign")}
-    rows = []
-    for entry in report.checkpoints:
-        state = _("usable, not exact") if entry.state == "broken" and entry.resumable else states[entry.state]
-        worst = entry.findings[0].detail if entry.findings else ""
-        worst = worst if len(worst) <= SHOWN else worst[: SHOWN - 1] + "…"
-        size = gigabytes(entry.bytes) if entry.files else "-"
-        mark = ">" if entry is report.resume_from else ""
-        rows.append([mark, clean(entry.path.name), state, number(entry.files), size, worst])
-    out.table(["", _("checkpoint"), _("state"), _("files"), _("size"), ""], rows, right=frozenset({3, 4}))
-    for entry in report.checkpoints:
-        told = [finding for finding in entry.findings if finding.level != "note"]
-        if not told:
-            continue
-        out.line()
-        out.line(clean(entry.path.name), "bold")
-        for finding in told:
-            more = finding.count - 1
-            text = finding.detail + (
-                " " + ngettext("(and {n} more)", "(and {n} more)", more).format(n=number(more)) if more > 0 else ""
-            )
-            out.line(f"  {finding.kind}: {text}", LEVEL_STYLE[finding.level])
-            out.line(_("    fix  {fix}").format(fix=finding.fix))
-    out.line()
-    if report.resume_from is None:
-        out.line(_("nothing here can be resumed from"), "error")
-        return
-    style = "ok" if report.exit_code == 0 else "warning"
-    out.line(_("resume from {name}").format(name=clean(report.resume_from.path.name)), style)
-    if not report.resume_from.exact:
-        out.line(_("  not exactly the run that it was: see above"), "warning")
 
 
 # pin, unpin
@@ -355,29 +292,8 @@ def _prune(args: argparse.Namespace, out: Output) -> int:
         ]
         out.json({"run": run.name, "keep": plan.limit, "bytes": plan.bytes, "checkpoints": rows})
         return 0
-    _show_plan(plan, removed, run, out)
+    show_plan(plan, removed, run.name, out)
     return 0
-
-
-def _show_plan(plan: Any, removed: set[Path], run: RunFolder, out: Output) -> None:
-    from engine.text import gigabytes, number
-
-    rows = []
-    for verdict in plan.verdicts:
-        what = _("removed") if verdict.entry.path in removed else _("goes") if verdict.goes else _("stays")
-        rows.append([number(verdict.entry.step), gigabytes(verdict.entry.bytes), what, verdict.reason])
-    if not rows:
-        out.line(_("{run} has no checkpoints yet").format(run=run.name))
-        return
-    out.table([_("step"), _("size"), "", _("because")], rows, right=frozenset({0, 1}))
-    going = sum(verdict.goes for verdict in plan.verdicts)
-    if removed:
-        out.line(_("{size} freed").format(size=gigabytes(plan.bytes)), "ok")
-    elif going:
-        out.line(_("{size} would be freed; nothing was removed").format(size=gigabytes(plan.bytes)))
-        out.note(_("  ftui ckpt prune {run} --yes   removes them").format(run=run.name))
-    else:
-        out.line(_("nothing to remove"), "ok")
 
 
 # export
@@ -395,7 +311,11 @@ def _export(args: argparse.Namespace, out: Output) -> int:
     if args.dry_run:
         content = export.check(source, into)
     else:
-        export.export(source, into, _progress(_("copied")))
+        progress = Progress(_("copied"))
+        try:
+            export.export(source, into, progress)
+        finally:
+            progress.end()
         content = manifest.read(target)
     if out.as_json:
         size = content.bytes if content else None
