@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from typing import Any
@@ -14,6 +15,7 @@ from engine.workspace import RunFolder
 
 # What comes out the same however often it is tried.
 FINAL_KINDS = frozenset({"usage", "recipe", "data", "not_supported", "unsupported", "does_not_fit", "gate"})
+FULL_BELOW = 64 * 1024
 FINAL_CODES = frozenset({2, 3, 4})
 _NO_MODULE = re.compile(
     r"Error while finding module .*No module named '(torch|engine)\b|: No module named (torch|engine)\b"
@@ -52,6 +54,14 @@ def _from_log(run: RunFolder, ended: Exit) -> dict[str, Any]:
             "fix": _("set FTUI_PYTHON to the Python of an environment with torch; `ftui doctor` checks it"),
             "exit_code": 2,
         }
+    if _is_full(run):
+        return {
+            "kind": "disk_full",
+            "message": _("the disk is full"),
+            "where": str(run.path),
+            "fix": _("free space there, then `ftui resume {run}`").format(run=run.name),
+            "exit_code": 1,
+        }
     codes = [int(found[1]) for line in lines if (found := _EXIT_CODE.search(line))]
     killed = next((-code for code in codes if code < 0), ended.signal)
     fix: str | None = _("read the log for the details")
@@ -64,6 +74,15 @@ def _from_log(run: RunFolder, ended: Exit) -> dict[str, Any]:
         said = next((f"{found[1]}: {found[2]}" for line in reversed(lines) if (found := _EXCEPTION.match(line))), None)
         message = said or _("training ended with exit code {code} and gave no reason").format(code=ended.code)
     return {"kind": "crash", "message": message[:500], "where": str(log), "fix": fix, "exit_code": 1}
+
+
+def _is_full(run: RunFolder) -> bool:
+    """Whether there is no room for so much as a line: then the ranks could not say why they failed."""
+    try:
+        info = os.statvfs(run.path)
+    except OSError:
+        return False
+    return info.f_bavail * info.f_frsize < FULL_BELOW or (info.f_files > 0 and info.f_favail == 0)
 
 
 def is_final(error: dict[str, Any]) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Any
+
+import orjson
 
 from engine.files import write_json
 from engine.workspace import RunFolder
@@ -80,11 +83,30 @@ class StateFile:
     def flush(self, *, durable: bool = False) -> None:
         """Write now. A failure is logged once, and tried again at the next change or tick."""
         self._written = time.monotonic()
+        document = {**self.fields, "updated": time.time()}
         try:
-            write_json(self.run.state, {**self.fields, "updated": time.time()}, durable=durable)
+            write_json(self.run.state, document, durable=durable)
         except OSError as error:
+            if durable and self._overwrite(document):
+                return
             if not self._failing:
                 log.warning("state.json not written: %s", error)
             self._failing, self._dirty = True, True
             return
         self._failing = self._dirty = False
+
+    def _overwrite(self, document: dict[str, Any]) -> bool:
+        """Write into the file as it is: a full disk takes that, in the room it has already.
+
+        Not atomic, so only for what must be known: without it, a run that ended would be taken for a lost one.
+        """
+        data = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        try:
+            size = self.run.state.stat().st_size
+            with open(self.run.state, "r+b") as file:
+                file.write(data.ljust(size))  # blanks behind the object: cutting the file would come as a second step
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            return False
+        return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,3 +89,27 @@ def _answers(run: RunFolder) -> bool:
         return bool(control.send(run, "status")["ok"])
     except FtuiError:
         return False
+
+
+def test_a_run_that_ends_on_a_full_disk_says_so(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = house / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a small disk here")
+    stand_in = StandIn(disk / "ft", monkeypatch)
+    try:
+        run = stand_in.start("a", steps=5000, max_restarts=0, crash={"1": 40})
+        at_step(run, 2)
+        supervisor = supervisor_of(run)
+        for _ in range(8):  # a file that was being replaced gives a page back
+            with open(disk / "ballast", "ab", buffering=0) as file, pytest.raises(OSError, match="space"):
+                while True:
+                    file.write(b"x" * 4096)
+            time.sleep(0.1)
+        wait_for(lambda: not supervisor.alive(), what="the end of the supervisor")
+        state = run.read_state()
+        assert (state["state"], state["error"]["kind"]) == ("failed", "disk_full")
+        assert "resume a" in state["error"]["fix"]
+    finally:
+        stand_in.clear()
+        wait_for(lambda: subprocess.run(["umount", disk], capture_output=True).returncode == 0)
