@@ -174,6 +174,7 @@ def _rest(findings: list[Finding]) -> Finding:
 def _start_worker() -> None:
     """A worker ends with its parent, however that ends, and leaves ctrl-c to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     die_with_parent()
 
 
@@ -321,11 +322,9 @@ def _pairs(kind: str, partner: Any, prints: Prints, files: Any, results: list[Fi
 
 
 def _conflicts(prints: Prints, files: Any, results: list[FileResult]) -> None:
-    asked = np.flatnonzero(prints.swapped != 0)
-    if not len(asked):
-        return
-    for place in asked[np.isin(prints.swapped[asked], prints.exact)]:
-        results[files[place]].tally.add("label_conflict", int(prints.line[place]))
+    for place in duplicates.contradictions(prints):
+        subtype = "" if prints.swapped[place] else "answer"
+        results[files[place]].tally.add("label_conflict", int(prints.line[place]), subtype=subtype)
 
 
 def _boilerplate(prints: Prints, files: Any, results: list[FileResult]) -> None:

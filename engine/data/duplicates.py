@@ -29,6 +29,7 @@ class Prints:
     prompt: U64  # of the normalized text before the answer; 0 for texts
     answer: U64  # of the normalized last answer; 0 where there is none
     swapped: U64  # of preferences: `exact` with the two answers exchanged; else 0
+    label: NDArray[np.bool_]  # whether the answer is one short word
     keys: NDArray[np.uint32]  # of `shingles`
     minima: NDArray[np.uint16]
 
@@ -37,7 +38,7 @@ class Prints:
         """No rows."""
         none = np.zeros(0, np.uint64)
         keys, minima = np.zeros((0, BANDS), np.uint32), np.zeros((0, PLACES), np.uint16)
-        return cls(np.zeros(0, np.int64), none, none, none, none, none, keys, minima)
+        return cls(np.zeros(0, np.int64), none, none, none, none, none, np.zeros(0, np.bool_), keys, minima)
 
     @classmethod
     def join(cls, parts: list[Prints]) -> Prints:
@@ -62,6 +63,17 @@ def repeats(values: U64) -> NDArray[np.int64]:
     """For each place, the place of the same value before it; -1 where there is none."""
     first = first_index(values)
     return np.where(first < np.arange(len(values)), first, -1)
+
+
+def contradictions(prints: Prints) -> NDArray[np.int64]:
+    """Rows that other rows contradict: two answers preferred the other way round, or two labels for one prompt."""
+    asked = np.flatnonzero(prints.swapped != 0)
+    turned = asked[np.isin(prints.swapped[asked], prints.exact)]
+    labeled = np.flatnonzero(prints.label & (prints.prompt != 0))
+    pairs = np.unique(np.stack([prints.prompt[labeled], prints.answer[labeled]], axis=1), axis=0)
+    prompts, counts = np.unique(pairs[:, 0], return_counts=True)
+    torn = labeled[np.isin(prints.prompt[labeled], prompts[counts > 1])]
+    return np.sort(np.concatenate([turned, torn]))
 
 
 def near(prints: Prints, exact: NDArray[np.int64]) -> NDArray[np.int64]:

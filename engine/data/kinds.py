@@ -236,6 +236,11 @@ def _set_kinds() -> dict[str, Kind]:
             _("the same two answers are preferred the other way round in another row"),
             _("decide which one is better"),
         ),
+        "label_conflict.answer": Kind(
+            "warning",
+            _("one prompt with different answers of one word"),
+            _("decide which answer is right"),
+        ),
         "train_eval_overlap": Kind(
             "warning", _("rows for evaluation that are in the training data"), _("delete them on one side")
         ),

@@ -153,7 +153,7 @@ def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None
     shown.flowing = True
     total = len(encoded.ids)
     kept = total if max_length is None else min(total, max_length)
-    trained = sum(encoded.trained[:kept])
+    trained = encoded.trained[:kept].count(1)
     how = _("all tokens are trained")
     if model.trl_form:
         how = _("trained by TRL's form of the template")

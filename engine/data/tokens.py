@@ -5,6 +5,7 @@ Agrees token by token with `apply_chat_template(..., return_assistant_tokens_mas
 
 from __future__ import annotations
 
+import bisect
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -27,10 +28,10 @@ UNBOUNDED = 10**9  # a model_max_length beyond it means "none"
 
 @dataclass
 class Encoded:
-    """One row in tokens: ids, the text behind each, and which are trained."""
+    """One row in tokens: ids, the text behind each, and a mask (1: trained)."""
 
     ids: list[int]
-    trained: list[bool]
+    trained: bytearray
     offsets: list[Span] = field(default_factory=list)
     text: str = ""
 
@@ -66,13 +67,13 @@ class Model:
                 results[place] = error
         encodings = self.tokenizer.encode_batch([text for _p, text, _s, _q in ready], add_special_tokens=False)
         for (place, text, spans, prompt), encoding in zip(ready, encodings, strict=True):
-            ids = encoding.ids
+            ids, offsets = encoding.ids, encoding.offsets  # each is made anew when asked for
             if prompt is not None:
                 shared = _common(self.tokenizer.encode(prompt, add_special_tokens=False).ids, ids)
-                trained = [at >= shared for at in range(len(ids))]
+                trained = _after(shared, len(ids))
             else:
-                trained = [True] * len(ids) if spans is None else mask(encoding.offsets, spans)
-            results[place] = Encoded(ids, trained, encoding.offsets, text)
+                trained = _after(0, len(ids)) if spans is None else mask(offsets, spans)
+            results[place] = Encoded(ids, trained, offsets, text)
         return [result for result in results if result is not None]
 
     def _render(self, row: Row) -> tuple[str, list[Span] | None, str | None]:
@@ -94,14 +95,14 @@ class Model:
         if row.text is not None:
             text = row.text if not eos or row.text.endswith(eos) else row.text + eos
             encoding = self.tokenizer.encode(text)
-            return Encoded(encoding.ids, [True] * len(encoding.ids), encoding.offsets, text)
+            return Encoded(encoding.ids, _after(0, len(encoding.ids)), encoding.offsets, text)
         assert row.messages is not None
         prompt = row.messages[0]["content"]
         answer = (row.chosen or row.messages[1:])[0]["content"]
         text = prompt + answer if not eos or answer.endswith(eos) else prompt + answer + eos
         encoding = self.tokenizer.encode(text)
         shared = _common(self.tokenizer.encode(prompt).ids, encoding.ids)
-        return Encoded(encoding.ids, [at >= shared for at in range(len(encoding.ids))], encoding.offsets, text)
+        return Encoded(encoding.ids, _after(shared, len(encoding.ids)), encoding.offsets, text)
 
 
 def _common(a: list[int], b: list[int]) -> int:
@@ -113,17 +114,20 @@ def _common(a: list[int], b: list[int]) -> int:
     return count
 
 
-def mask(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
+def mask(offsets: Sequence[Span], spans: Sequence[Span]) -> bytearray:
     """Which tokens overlap a place that the assistant wrote (both in order)."""
-    result = [False] * len(offsets)
-    at = 0
-    for token, (start, end) in enumerate(offsets):
-        while at < len(spans) and start >= spans[at][1]:
-            at += 1
-        if at == len(spans):
-            break
-        result[token] = end > spans[at][0]
+    result = bytearray(len(offsets))
+    for start, end in spans:
+        first = bisect.bisect_right(offsets, start, key=lambda offset: offset[1])
+        last = bisect.bisect_left(offsets, end, key=lambda offset: offset[0])
+        if first < last:
+            result[first:last] = b"\1" * (last - first)
     return result
+
+
+def _after(start: int, count: int) -> bytearray:
+    """A mask of `count` tokens, trained from one on."""
+    return bytearray(start) + b"\1" * (count - start)
 
 
 def load(name: str) -> Model:

@@ -127,7 +127,7 @@ class _Checker:
         self.result = Result()
         self._decoder = RowDecoder()
         self._line = 0
-        self._prints: list[tuple[int, int, int, int, int, int]] = []
+        self._prints: list[tuple[int, int, int, int, int, int, bool]] = []
         self._texts: list[list[tuple[int, bytes]]] = []
         self._kept: list[tuple[int, Row]] = []
 
@@ -234,11 +234,11 @@ class _Checker:
 
     def _length(self, row: Row, answers: list[str], lowers: list[str]) -> None:
         if row.text is not None:
-            if len(lowers[0].split()) < 2 and len(lowers[0]) < 20 and lowers[0].isascii():
+            if len(lowers[0].split()) < 3 and len(lowers[0]) < 20 and lowers[0].isascii():
                 self._say("too_short")
         elif answers and not any(WORD.search(text) or not text.isascii() for text in answers):
             self._say("too_short")
-        elif row.chosen is None and all(len(text) <= 6 and " " not in text and text.isascii() for text in answers):
+        elif row.chosen is None and all(map(_is_label, answers)):
             self._say("too_short", subtype="word")
 
     def _compare(self, row: Row, sides: list[str], lowers: list[str]) -> None:
@@ -258,6 +258,7 @@ class _Checker:
                 _hash("\0".join(prompt).encode("utf-8", "replace")) if last is not None and prompt else 0,
                 _hash(normal[last].encode("utf-8", "replace")) if last is not None else 0,
                 swapped,
+                last is not None and row.chosen is None and _is_label(normal[last]),
             )
         )
         self._texts.append(
@@ -273,10 +274,11 @@ class _Checker:
         result = self.result
         if self._prints:
             columns = list(zip(*self._prints, strict=True))
-            exact, normal, prompt, answer, swapped = (np.array(column, np.uint64) for column in columns[1:])
+            exact, normal, prompt, answer, swapped = (np.array(column, np.uint64) for column in columns[1:6])
+            label = np.array(columns[6], np.bool_)
             keys, minima = shingles.signatures(self._texts)
             lines = np.array(columns[0], np.int64)
-            result.prints = Prints(lines, exact, normal, prompt, answer, swapped, keys, minima)
+            result.prints = Prints(lines, exact, normal, prompt, answer, swapped, label, keys, minima)
         if self._kept:
             self._tokens()
         return result
@@ -294,7 +296,7 @@ class _Checker:
             length = len(encoded.ids)
             lengths.append(length)
             kept = encoded.trained if most is None else encoded.trained[:most]
-            trained = sum(kept)
+            trained = kept.count(1)
             self.result.trained += trained
             self.result.kept += len(kept)
             extra: dict[str, Any] = {"max_length": most}
@@ -324,6 +326,10 @@ def _model(name: str) -> Any:
     from engine.data import tokens
 
     return tokens.load(name)
+
+
+def _is_label(answer: str) -> bool:
+    return len(answer) <= 12 and answer.isascii() and " " not in answer
 
 
 def can_be_kept(row: Row) -> bool:

@@ -120,6 +120,12 @@ def test_preferences_the_other_way_round(tmp_path):
     assert lines(check_rows(tmp_path, rows), "label_conflict") == [1, 3]
 
 
+def test_one_prompt_with_two_labels(tmp_path):
+    rows = [talk("A fine old film!", "yes"), talk("I fell asleep twice.", "no"), talk("a fine old film!", "no")]
+    report = check_rows(tmp_path, rows)
+    assert (lines(report, "label_conflict", "answer"), problems(report)) == ([1, 3], {"label_conflict"})
+
+
 def test_one_answer_in_many_rows_is_a_note(tmp_path):
     rows = [talk(f"{' '.join(random.Random(n).choices(WORDS, k=8))}?", "I cannot help with that.") for n in range(9)]
     (found,) = of_kind(check_rows(tmp_path, rows), "boilerplate")

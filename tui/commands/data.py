@@ -115,7 +115,7 @@ def _show(report: Report, out: Output) -> None:
     from tui.commands.recipe import show_findings
 
     for finding in report.findings:
-        show_findings([finding], out, Path(finding.extra.get("file", "")).name or None)
+        show_findings([finding], out, _near(finding.extra.get("file")))
     if report.tokens:
         figures = report.tokens
         text = _("tokens {count}: half of the rows up to {p50}, 90 % up to {p90}, 99 % up to {p99}, longest {max}")
@@ -134,6 +134,11 @@ def _show(report: Report, out: Output) -> None:
         warnings=ngettext("{n} warning", "{n} warnings", warnings).format(n=warnings),
     )
     out.line(words, "error" if errors else "warning" if warnings else "ok")
+
+
+def _near(file: str | None) -> str | None:
+    """A file's path as it is shortest from here."""
+    return min(file, os.path.relpath(file), key=len) if file else None
 
 
 def _preview(args: argparse.Namespace, out: Output) -> int:
