@@ -13,6 +13,7 @@ from engine.plan.shapes import Block, Shape
 from engine.plan.tape import Replay, Tape, Tensor
 
 BF16, FP32 = 2, 4
+PYTHON_GELU = ("phi", "gpt2")  # transformers writes their `gelu_new` out in single operations
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,10 @@ class _Layer:
             numbers = self.block.by_name["gate_proj"].n_out * t
             return self.linear("down_proj", self.gate(gate, up, numbers), wide)
         up = self.linear("up_proj", x, wide)
-        hidden = self.tape.op(up.size, (up,), (up,))
+        saved: list[Tensor | float] = [up]
+        if s.family in PYTHON_GELU and not self.n.litgpt:
+            saved += [up.size] * 3  # half of x, the tangent, and one plus it
+        hidden = self.tape.op(up.size, (up,), saved)
         return self.linear("down_proj", hidden, wide)
 
     def gate(self, gate: Tensor, up: Tensor, numbers: float) -> Tensor:
@@ -261,11 +265,15 @@ class _Layer:
         weights = sum(lin.parameters for lin in self.block.linears if lin.copies > 1)
         grads = weights * n.grad_bytes if n.trains_base else 0.0
         dequantised = BF16 * weights / max(1, s.experts) if n.quant and n.quant_experts else 0.0
+        # PEFT adds an adapter to a fused parameter by making the sum: a copy of all experts, and its gradient
+        summed = BF16 * weights if n.lora & {"gate_proj", "up_proj"} and not n.quant_experts else 0.0
         router = self.tape.op(FP32 * s.experts * t, (x,), (x,) if n.trains_base else (), keep=True)
         gathered = self.tape.op(BF16 * s.hidden * rows, (x,))
-        kept = (gathered,) if n.trains_base else ()
+        saved: list[Tensor | float] = [gathered] if n.trains_base else []
+        if summed:
+            saved.append(summed)
         both = self.tape.op(
-            2 * BF16 * s.expert_ffn * rows, (gathered,), kept, weight_grad=2 * grads / 3, backward=dequantised
+            2 * BF16 * s.expert_ffn * rows, (gathered,), saved, weight_grad=2 * grads / 3, backward=dequantised + summed
         )
         act = self.gate(both, both, s.expert_ffn * rows)
         kept = (act,) if n.trains_base else ()

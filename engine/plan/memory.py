@@ -124,7 +124,10 @@ def adapter_parameters(r: Request) -> float:
     for block in r.shape.blocks:
         for lin in block.linears:
             if lin.name in r.lora_targets:
-                total += block.count * (r.lora_r * (lin.n_in + lin.n_out) + (lin.n_out if r.use_dora else 0))
+                # transformers 5's experts have gate and up in one parameter, which PEFT gives twice the rank
+                twice = lin.copies > 1 and not r.experts_quantised and lin.name != "down_proj"
+                sides = lin.n_in + lin.n_out * (2 if twice else 1)
+                total += block.count * lin.copies * (r.lora_r * sides + (lin.n_out if r.use_dora else 0))
     if "embed_tokens" in r.lora_targets or "lm_head" in r.lora_targets:
         names = r.lora_targets & {"embed_tokens", "lm_head"}
         total += len(names) * r.lora_r * (r.shape.vocab + r.shape.hidden)

@@ -266,9 +266,8 @@ def _checked(request: Request, values: dict[str, Any]) -> Request:
     """What holds between keys."""
     shape = request.shape
     if request.method != "full":
-        sides = [
-            min(lin.n_in, lin.n_out) for b in shape.blocks for lin in b.linears if lin.name in request.lora_targets
-        ]
+        adapted = request.lora_targets - {"router"}  # as wide as there are experts: rank is no matter there
+        sides = [min(lin.n_in, lin.n_out) for b in shape.blocks for lin in b.linears if lin.name in adapted]
         smallest = min([*sides, shape.vocab, shape.hidden])
         if request.lora_r > smallest:
             raise _bad(

@@ -15,14 +15,16 @@ from engine.text import _
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
+# Families whose fused experts PEFT adapts as parameters when they are targeted by the names of their matrices.
+EXPERT_ADAPTERS = frozenset(("mixtral", "qwen3_moe", "deepseek_v3"))
 
 
 @dataclass(frozen=True)
 class Linear:
     """One matrix of a block: `name` as PEFT's target_modules sees it, `copies` of it (experts).
 
-    `fused`: the copies are one three-dimensional parameter (transformers 5's experts), which neither PEFT's
-    target_modules nor bitsandbytes touch.
+    `fused`: the copies are one three-dimensional parameter (transformers 5's experts), which bitsandbytes leaves alone,
+    and PEFT too in most families.
     """
 
     name: str
@@ -146,9 +148,9 @@ def target_names(shape: Shape, targets: Iterable[str] | str | None) -> frozenset
         UsageError: a name that the model does not have.
     """
     names = shape.module_names()
-    routers = {"router", "shared_expert_gate"}
+    converts = shape.family in EXPERT_ADAPTERS
     if targets is None or list(targets) == ["all-linear"] or targets == "all-linear":
-        return frozenset(n for n in names if n not in routers)
+        return frozenset(names) - {"shared_expert_gate"} | (frozenset((*MLP, "router")) if converts else frozenset())
     wanted = [targets] if isinstance(targets, str) else list(targets)
     synonyms = _synonyms(shape)
     found: set[str] = set()
@@ -158,6 +160,8 @@ def target_names(shape: Shape, targets: Iterable[str] | str | None) -> frozenset
             found.add(short)
         elif short in synonyms:
             found.add(synonyms[short])
+        elif short in MLP and converts and shape.family != "mixtral":  # named w1, w2, w3 before they were fused
+            found.add(short)
         elif short not in MLP or not shape.experts:  # fused experts: named by habit, silently left alone by PEFT
             raise UsageError(
                 _("the model has no module '{name}'").format(name=str(name)[:60]),
@@ -165,7 +169,7 @@ def target_names(shape: Shape, targets: Iterable[str] | str | None) -> frozenset
                 fix=_("its modules are {names}").format(names=", ".join(names)),
                 kind="bad_target",
             )
-    return frozenset(found)
+    return frozenset(found | {f"shared_{name}" for name in found if f"shared_{name}" in names})
 
 
 def _synonyms(shape: Shape) -> dict[str, str]:
