@@ -98,6 +98,10 @@ class RunFolder:
     def final(self) -> Path:
         return self.path / "final"
 
+    def is_run(self) -> bool:
+        """Whether it holds what makes a folder a run's."""
+        return os.path.exists(self.resolved) or os.path.exists(self.state)  # noqa: PTH110 - Path's may raise
+
     def read_state(self) -> dict[str, Any]:
         """state.json, or {} when it is absent or unreadable; a value of a wrong type is left out.
 
@@ -183,7 +187,7 @@ class Workspace:
             FtuiError: the folder that holds them is there and cannot be read: not the same as no runs.
         """
         try:
-            entries = [e for e in os.scandir(self.runs_dir) if e.is_dir() and not e.name.startswith(".")]
+            entries = [entry for entry in os.scandir(self.runs_dir) if may_be_run(entry)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -206,12 +210,12 @@ class Workspace:
             UsageError: no such run, or the prefix fits several.
         """
         as_path = user_path(name)
-        if (as_path.is_absolute() or "/" in name) and os.path.exists(as_path / "resolved.json"):  # noqa: PTH110
-            return RunFolder(as_path.resolve())  # (Path.exists raises for a name that is too long)
+        if (as_path.is_absolute() or "/" in name) and RunFolder(as_path).is_run():
+            return RunFolder(as_path.resolve())
         exact = self.runs_dir / name
-        if NAME.match(name) and exact.is_dir():
+        if NAME.match(name) and RunFolder(exact).is_run():
             return RunFolder(exact)
-        names = [run.name for run in self.runs()]
+        names = [run.name for run in self.runs() if run.is_run()]
         close = [candidate for candidate in names if name and candidate.startswith(name)]
         if len(close) == 1:
             return RunFolder(self.runs_dir / close[0])
@@ -283,6 +287,14 @@ class Workspace:
             raise
         fsync_dir(self.runs_dir)
         return True
+
+
+def may_be_run(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of the folder of runs may be one: a folder, not hidden; what cannot be read is none."""
+    try:
+        return not entry.name.startswith(".") and entry.is_dir()
+    except OSError:
+        return False
 
 
 def created(run: RunFolder) -> float:

@@ -151,3 +151,12 @@ def test_a_users_own_engine_folder_on_the_path_does_not_shadow_ours(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["demo --steps 0", "demo --steps -1", "resume a --gpus -1", "resume a --step x", "logs a -n -1", "runs -n 1.5"],
+)
+def test_numbers_that_make_no_sense_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words.split()) == 2
+    assert "not a whole number" in capsys.readouterr().err

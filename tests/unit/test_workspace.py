@@ -98,6 +98,18 @@ def test_an_immutable_folder_is_refused_even_for_root(tmp_path: Path) -> None:
         subprocess.run(["chattr", "-i", home], check=True)
 
 
+def test_what_lies_between_the_runs_is_no_run(workspace: Workspace) -> None:
+    workspace.claim_run("a", "x", fill)
+    (workspace.runs_dir / "empty").mkdir()
+    (workspace.runs_dir / "file").write_text("")
+    (workspace.runs_dir / "loop").symlink_to("loop")
+    (workspace.runs_dir / "etc").symlink_to("/etc")
+    assert {run.name for run in workspace.folders()} == {"a", "empty", "etc"}
+    for wrong in ("empty", "file", "loop", "etc", "e"):
+        with pytest.raises(UsageError, match="no run"):
+            workspace.find(wrong)
+
+
 def test_runs_that_cannot_be_read_are_not_no_runs(tmp_path: Path) -> None:
     assert Workspace(tmp_path / "new").folders() == []
     (tmp_path / "file").write_text("")

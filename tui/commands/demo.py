@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import FtuiError
 from engine.text import _
+from tui.arguments import at_least
 from tui.output import Output
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--steps", type=int, metavar="N", help=_("training steps (default: the recipe's)"))
+    parser.add_argument("--steps", type=at_least(1), metavar="N", help=_("training steps (default: the recipe's)"))
     parser.add_argument("--no-tmux", action="store_true", help=_("stay in this terminal"))
     parser.add_argument("--plain", action="store_true", help=_("lines instead of the terminal app"))
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from engine.text import _
+from tui.arguments import at_least
 from tui.output import Output
 
 CHUNK = 64 * 1024
@@ -17,10 +18,10 @@ CHUNK = 64 * 1024
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--rank", type=int, default=0, help=_("whose log (default: 0)"))
+    parser.add_argument("--rank", type=at_least(0), default=0, help=_("whose log (default: 0)"))
     parser.add_argument("--launcher", action="store_true", help=_("torchrun's own output"))
     parser.add_argument("--supervisor", action="store_true", help=_("the supervisor's log"))
-    parser.add_argument("-n", type=int, default=200, metavar="N", help=_("how many lines (default: 200)"))
+    parser.add_argument("-n", type=at_least(0), default=200, metavar="N", help=_("how many lines (default: 200)"))
     parser.add_argument("--follow", action="store_true", help=_("go on printing until the run ends"))
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 
 from engine.text import _
+from tui.arguments import at_least
 from tui.output import Output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--step", type=int, help=_("the checkpoint to go on from (default: the newest good one)"))
-    parser.add_argument("--gpus", type=int, help=_("how many GPUs to use (default: as before)"))
+    parser.add_argument(
+        "--step", type=at_least(0), help=_("the checkpoint to go on from (default: the newest good one)")
+    )
+    parser.add_argument("--gpus", type=at_least(0), help=_("how many GPUs to use (default: as before)"))
     parser.add_argument("--follow", action="store_true", help=_("stay, print what happens, exit with the run's code"))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 
 from engine.text import _
+from tui.arguments import at_least
 from tui.output import Output
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("-n", type=int, metavar="N", help=_("show the newest N only"))
+    parser.add_argument("-n", type=at_least(0), metavar="N", help=_("show the newest N only"))
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     workspace = locate(args.home)
     rows = status.listing(workspace)
     if args.n is not None:
-        rows = rows[: max(0, args.n)]
+        rows = rows[: args.n]
     if out.as_json:
         out.json(rows)
         return 0

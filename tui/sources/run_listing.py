@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.run import status
 from engine.text import _, number
-from engine.workspace import RunFolder, Workspace
+from engine.workspace import RunFolder, Workspace, may_be_run
 
 MONTH_HOURS = 730.0
 Mark = tuple[int, int, int]
@@ -77,7 +77,7 @@ class RunListing:
     def poll(self) -> tuple[RunRow, ...]:
         """All runs, newest first."""
         try:
-            names = [e.name for e in os.scandir(self.workspace.runs_dir) if e.is_dir() and e.name[0] != "."]
+            names = [entry.name for entry in os.scandir(self.workspace.runs_dir) if may_be_run(entry)]
         except FileNotFoundError:
             names = []
         except OSError:
