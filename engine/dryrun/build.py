@@ -95,8 +95,11 @@ def shard(model: Any, spec: Spec) -> None:
     )
     plugin.set_mixed_precision("bf16")
     accelerator = SimpleNamespace(
-        state=SimpleNamespace(fsdp_plugin=plugin), mixed_precision="bf16", is_main_process=False, device=torch.device("cpu")
-    )  # fmt: skip
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        mixed_precision="bf16",
+        is_main_process=False,
+        device=torch.device("cpu"),
+    )
     fsdp2_prepare_model(accelerator, model)
 
 

@@ -60,3 +60,12 @@ def straight(peaks: Peaks) -> bool:
 def close(total: float, limit: float | None) -> bool:
     """Whether a figure is so near the limit that all layers have to be run."""
     return limit is not None and abs(total - limit) <= NEAR * limit
+
+
+def named(peaks: Peaks) -> Peaks:
+    """The phases of the closed form; what lies between the ends of backward counts only if it exceeds both."""
+    phases = dict(peaks)
+    middle = phases.pop("middle", {})
+    if sum(middle.values()) > max(sum(phases[name].values()) for name in ("backward", "end of backward")):
+        phases["backward"] = middle
+    return phases

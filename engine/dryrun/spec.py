@@ -41,7 +41,7 @@ class Spec:
     def from_json(cls, values: dict[str, Any]) -> Spec:
         """The spec that `to_json` wrote."""
         known = {field.name for field in dataclasses.fields(cls)}
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:

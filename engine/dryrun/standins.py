@@ -38,9 +38,9 @@ def applied(spec: Spec, counter: LiveBytes, fake: bool) -> Iterator[None]:
         if spec.target == "cuda":
             counter.workspaces[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _flash_backward
             counter.replacements[aten.index.Tensor] = _index
-            stack.enter_context(
-                mock.patch("torch.nn.functional.layer_norm", _layer_norm(torch.nn.functional.layer_norm))
-            )
+            functional = torch.nn.functional
+            stack.enter_context(mock.patch.object(functional, "layer_norm", _layer_norm(functional.layer_norm)))
+            stack.enter_context(mock.patch.object(functional, "dropout", _dropout))
             if spec.loss == "chunked":
                 stack.enter_context(_triton_loss())
         yield
@@ -76,6 +76,11 @@ def _index(func: Any, tensor: Any, indices: Any) -> Any:
     return tensor.reshape(-1, *tensor.shape[mask.ndim :]).clone()
 
 
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """CUDA's kernel keeps a mask of one byte a value; the CPU multiplies by a noise of the input's type."""
+    return torch.native_dropout(input, p, training)[0] if training and p > 0 else input
+
+
 def _layer_norm(original: Any) -> Any:
     """Autocast computes it in fp32 on CUDA, and leaves it alone on the CPU."""
 
@@ -98,7 +103,7 @@ class _Kernel:
 @contextlib.contextmanager
 def _triton_loss() -> Iterator[None]:
     """TRL folds each tile of logits in place on CUDA, and sums the gradients inside cuBLAS."""
-    import trl.kernels.chunked_logprob  # noqa: F401
+    import trl.kernels.chunked_logprob
     import trl.trainer.utils  # noqa: F401
 
     chunked, utils = sys.modules["trl.kernels.chunked_logprob"], sys.modules["trl.trainer.utils"]

@@ -58,6 +58,26 @@ def _stamp(name: str) -> float:
         return 0.0
 
 
+def config(name: str, given: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The config.json fields behind a name that `resolve` knows; of a multimodal model the text part.
+
+    Raises:
+        UsageError: nothing is known of it.
+    """
+    fields = given
+    if fields is None:
+        path = Path(name).expanduser() / "config.json"
+        file = path if path.is_file() else _cached(name)
+        fields = _read(file) if file is not None else dict(catalogue().get(name.lower(), {}).get("config", {}))
+    inner = fields.get("text_config")
+    if isinstance(inner, dict):
+        fields = {"tie_word_embeddings": fields.get("tie_word_embeddings", True), **inner}
+    if "model_type" not in fields:
+        resolve(name)  # says what is wrong with the name
+        raise UsageError(_("the model's config has no '{key}'").format(key="model_type"), where="config.model_type")
+    return fields
+
+
 @functools.lru_cache(maxsize=64)
 def _named(name: str, _stamp: float) -> Shape:
     path = Path(name).expanduser()
