@@ -40,14 +40,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
             where=str(path),
             fix=_("logs: {there}").format(there=there),
         )
-    offset = _print_tail(path, args.n, out)
+    offset = _print_tail(path, args.n, out, following=args.follow)
     if args.follow:
         from engine.run import status
         from tui.follow import ENDED
 
         while True:
             ended = status.summary(folder)["state"] in ENDED
-            offset = _print_from(path, offset, out)
+            offset = _print_from(path, offset, out, to_end=ended)
             if ended:
                 break
             time.sleep(0.3)
@@ -55,15 +55,20 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _emit(data: bytes, out: Output) -> None:
-    if out.as_json:
-        for line in data.decode("utf-8", "replace").splitlines():
-            out.json({"line": line})
-    else:
+    if not out.as_json and not sys.stdout.isatty():
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+        return
+    from tui.sources.log_tail import plain
+
+    for line in data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else ():
+        if out.as_json:
+            out.json({"line": line})
+        else:
+            out.line(plain(line))  # what a program wrote into its log must not act on the terminal
 
 
-def _print_tail(path: Path, lines: int, out: Output) -> int:
+def _print_tail(path: Path, lines: int, out: Output, *, following: bool) -> int:
     """Print the last `lines` lines, reading no more of the file than they need; return the end's offset."""
     try:
         with open(path, "rb") as file:
@@ -76,11 +81,13 @@ def _print_tail(path: Path, lines: int, out: Output) -> int:
                 position = start
     except FileNotFoundError:
         return 0
-    _emit(b"".join(data.splitlines(keepends=True)[-lines:]) if lines > 0 else b"", out)
-    return end
+    whole = data[: data.rfind(b"\n") + 1] if following else data  # a line that is being written waits for its end
+    _emit(b"\n".join(whole.removesuffix(b"\n").split(b"\n")[-lines:]) + b"\n" if lines and whole else b"", out)
+    return end - len(data) + len(whole)
 
 
-def _print_from(path: Path, offset: int, out: Output) -> int:
+def _print_from(path: Path, offset: int, out: Output, *, to_end: bool) -> int:
+    """Print the whole lines from `offset` on (`to_end`: a last one without its end, too); the new offset."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -90,6 +97,7 @@ def _print_from(path: Path, offset: int, out: Output) -> int:
             data = file.read()
     except FileNotFoundError:
         return offset
-    if data:
-        _emit(data, out)
+    if not to_end:
+        data = data[: data.rfind(b"\n") + 1]
+    _emit(data, out)
     return offset + len(data)

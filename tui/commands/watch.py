@@ -23,7 +23,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     workspace = locate(args.home)
     folder = workspace.find(args.run)
     if interactive() and not args.plain and not out.as_json:
-        return open_app(workspace, run=folder.name, no_tmux=args.no_tmux)
+        inside = folder.path.parent == workspace.runs_dir
+        return open_app(workspace, run=folder.name if inside else str(folder.path), no_tmux=args.no_tmux)
     from tui.follow import follow
 
     return follow(folder, out, stream=out.as_json)
