@@ -212,10 +212,14 @@ def context(r: Request, user: Path | None = None) -> Context:
     server = None
     if r.server is not None:
         _count, _card, server = servers.find(offered, r.server)
-    if server is None and card is not None:
-        same = servers.same_cards(offered, card, r.num_gpus)
-        server = same[0] if same else None
-    link = server.interconnect if server else ("pcie" if card and not card.nvlink_gb_s else None)
+    same = servers.same_cards(offered, card, r.num_gpus) if card is not None else []
+    link = "pcie" if card and not card.nvlink_gb_s else None
+    if server is not None:
+        link = server.interconnect or link
+    elif same:
+        link = same[0].interconnect or link
+        # `8xH200` means a server of the catalogue; cards alone are the user's own, whose drives are not known here
+        server = same[0] if r.server is not None else None
     return Context(card, capacity, server, offered, link)
 
 
@@ -316,7 +320,8 @@ def at_speed(result: Result, rate: Speed) -> Result:
     money: tuple[dict[str, Any], ...] = ()
     if hours is not None and ctx.card is not None:
         basis = {"basis": "measured" if result.timed_by_a_run else "estimate"}
-        fitting = [ctx.server] if r.server and ctx.server else servers.same_cards(ctx.offers, ctx.card, r.num_gpus)
+        named = ctx.server is not None and r.server is not None and r.server.lower() == ctx.server.id.lower()
+        fitting = [ctx.server] if named and ctx.server else servers.same_cards(ctx.offers, ctx.card, r.num_gpus)
         money = tuple(servers.cost(s, hours, ctx.offers.hours_per_month) | basis for s in fitting)
     return dataclasses.replace(result, speed=rate, hours=hours, money=money)
 

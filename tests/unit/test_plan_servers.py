@@ -80,6 +80,25 @@ def test_a_server_names_its_cards():
         plan(ask(server="8xH900"))
 
 
+def test_cards_alone_are_not_held_against_a_server_that_was_not_named():
+    asked = {
+        "model": "meta-llama/Llama-3.1-70B",
+        "method": "full",
+        "num_gpus": 8,
+        "sharding": "fsdp2",
+        "checkpoints_kept": 100,
+    }
+    assert plan(ask(**asked, gpu="B300"), advise=False).problems == []
+    named = {k: v for k, v in asked.items() if k != "num_gpus"}
+    result = plan(ask(**named, server="8xB300"), advise=False)
+    assert result.problems == ["disk"]
+    assert {m["server"] for m in plan(ask(server="1xH100", rows=10), advise=False).money} == {
+        "a-1xH100",
+        "b-H100",
+        "c-H100",
+    }
+
+
 # --- time
 
 
