@@ -85,7 +85,9 @@ def verify(folder: Path, *, step: int | None = None, quick: bool = False, progre
         ours = _is_of_run(_full(folder).parent)
         return _report(_inspect([Inspection(folder, int(match[1]) if match else None, is_ours=ours)], quick, progress))
     is_run = (folder / "resolved.json").is_file()
-    place = folder / "checkpoints" if is_run else folder
+    inner = folder / "checkpoints"
+    lies_inside = inner.is_dir() and not any(ledger.NAME.match(path.name) for path in _entries(folder))
+    place = inner if is_run or lies_inside else folder
     is_ours = is_run or _is_of_run(_full(folder))
     plain: list[Checked] = []
     inspections: list[Inspection] = []

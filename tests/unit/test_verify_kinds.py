@@ -337,6 +337,14 @@ def test_one_checkpoint_alone(output):
     assert [entry.step for entry in report.checkpoints] == [20]
 
 
+def test_a_folder_that_holds_the_folder_of_checkpoints(output):
+    """A run's folder as a backup of it may be: without its recipe."""
+    (output / "checkpoints").mkdir()
+    (output / "checkpoint-20").rename(output / "checkpoints" / "checkpoint-20")
+    (output / "checkpoint-10").rename(output / "checkpoints" / "checkpoint-10")
+    assert [entry.state for entry in verify.verify(output).checkpoints] == ["complete", "complete"]
+
+
 def test_findings_stay_few(output):
     entries = {f"t{n}": {**ENTRY, "dtype": "F37"} for n in range(5000)}
     header(entries)(output / "checkpoint-20")
