@@ -162,7 +162,6 @@ def test_a_signal_while_loading_ends_at_once(train_runs: Runs) -> None:
     [
         ({"dataset_path": "/nowhere/train.jsonl"}, "no_dataset", "/nowhere/train.jsonl"),
         ({"model_name_or_path": "/nowhere"}, "no_model", "/nowhere"),
-        ({"task": "dpo"}, "not_supported", "task"),
     ],
 )
 def test_a_known_error_is_one_clear_message(train_runs: Runs, changes: dict[str, str], kind: str, where: str) -> None:
