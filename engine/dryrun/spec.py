@@ -16,6 +16,7 @@ class Spec:
     rows: int
     length: int
     target: str = "cuda"  # cuda: as a GPU would run it; cpu: exactly what this machine runs
+    autocast: bool = True  # to bf16; the engine trains so on every card that can
     bf16_master: str = "fp32"
     lora_r: int = 16
     lora_dropout: float = 0.05

@@ -43,7 +43,7 @@ def run(model: Any, spec: Spec, counter: LiveBytes, say: Callable[[str], None] =
         counter.track(torch.empty(sum(p.numel() * p.element_size() for p in trained), dtype=torch.uint8), "transients")
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(lambda p: counter.track(p.grad, "gradients"))
-    forward = _mixed_precision(model)
+    forward = _mixed_precision(model) if spec.autocast else model
     with _watched(model, counter):
         for number in (1, 2):
             say(f"step{number}")

@@ -22,7 +22,7 @@ from engine.dryrun import depth
 from engine.dryrun.spec import Spec
 from engine.errors import FtuiError, UsageError
 from engine.files import read_json, write_json
-from engine.plan import models, optimizers
+from engine.plan import models, on_cpu, optimizers
 from engine.plan.memory import PARTS, Phase
 from engine.plan.plan import Result
 from engine.plan.request import Request
@@ -143,6 +143,8 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
         method=r.method,
         rows=1 if packed else r.per_device_train_batch_size,
         length=r.max_length * (r.per_device_train_batch_size if packed else 1),
+        target="cpu" if r.gpu == on_cpu.CPU else "cuda",
+        autocast=r.gpu != on_cpu.CPU,
         bf16_master=r.bf16_master,
         lora_r=r.lora_r,
         lora_dropout=r.lora_dropout,

@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("words", nargs="*", metavar="RECIPE | key=value", help=_("a recipe (file or name), and values over it"))
     add("--from", dest="source", metavar="FILE", help=_("many requests, one JSON object a line"))
     add("--all", action="store_true", help=_("compare all methods on all servers of the catalogue"))
+    add("--dry-run-step", action="store_true", help=_("run the real training step on tensors without memory as well"))
     add("--model", metavar="M", help=_("a folder with config.json, or a model's name"))
     add("--method", choices=("full", "lora", "qlora"))
     add("--server", metavar="S", help=_("for example 8xH200, or an id of the catalogue"))
@@ -39,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plan it."""
+    if args.dry_run_step and (args.source or args.all):
+        raise UsageError(_("--dry-run-step takes one plan"), fix=_("leave --from and --all out"))
     if args.source:
         return _many(args, out)
     from engine.plan import measured, request
@@ -52,13 +55,36 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _all(values, out)
     history = measured.read(locate(args.home).root, dataset)
     result = plan(request.parse(values), user=user_file(), currency=args.currency, history=history)
-    if out.as_json:
-        out.json(result.to_json())
-    else:
+    document = result.to_json()
+    if not out.as_json:
         from tui.plan_text import show
 
         show(result, out)
-    return DOES_NOT_FIT if result.problems else 0
+    code = DOES_NOT_FIT if result.problems else 0
+    if args.dry_run_step:
+        try:
+            code = _dry_run(result, values.get("config"), locate(args.home), document, out) or code
+        except FtuiError as error:  # the closed form stands whatever becomes of the dry run
+            if not out.as_json:
+                raise
+            document["dry_run"] = {"error": error.to_json()}
+            code = error.exit_code
+    if out.as_json:
+        out.json(document)
+    return code
+
+
+def _dry_run(result: Any, config: Any, workspace: Any, document: dict[str, Any], out: Output) -> int:
+    """Run the step dry, show both tiers side by side, and give the exit code that follows from it."""
+    from engine.plan import dryrun
+
+    dry = dryrun.run(result, config, workspace.cache_dir / "dryrun", out.progress)
+    document["dry_run"] = dry.to_json(result)
+    if not out.as_json:
+        from tui.plan_dryrun import show
+
+        show(result, dry, out)
+    return DOES_NOT_FIT if dry.verdict(result) == "no" else 0
 
 
 def _many(args: argparse.Namespace, out: Output) -> int:
