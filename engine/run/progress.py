@@ -28,6 +28,7 @@ class Progress:
         self.outcome: str | None = None
         self.saved_step: int | None = None
         self.news: list[dict[str, Any]] = []  # checkpoints and failed saves, for events.jsonl
+        self._asked_at = 0  # the step of the newest request for an evaluation
         self._pace: deque[tuple[float, int]] = deque(maxlen=WINDOW)
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
@@ -64,8 +65,10 @@ class Progress:
     def _on_log(self, event: dict[str, Any]) -> None:
         self._at(event)
         for key in ("loss", "epoch", "tokens_per_s"):
-            if event.get(key) is not None:
+            if key in event:  # null, too: a loss that is no number any more is not the last good one
                 self.changes[key] = event[key]
+        if self.evaluating and self.step is not None and self.step > self._asked_at:
+            self._evaluated()  # it came to nothing
         self._pace.append((time.monotonic(), self.step or 0))
         self.changes["eta_s"] = self._eta(event.get("step_time_s"))
 
@@ -89,8 +92,11 @@ class Progress:
         if event.get("eval_loss") is not None:
             self.changes["eval_loss"] = event["eval_loss"]
         if self.evaluating:
-            self.evaluating = False
-            self.changes["phase"] = "train"
+            self._evaluated()
+
+    def _evaluated(self) -> None:
+        self.evaluating = False
+        self.changes["phase"] = "train"
 
     def _on_save_begin(self, _event: dict[str, Any]) -> None:
         self.changes.update(state="saving", phase="save")
@@ -112,6 +118,7 @@ class Progress:
             self.answered = max(self.answered, event["id"])
         if event.get("do") == "evaluate":
             self.evaluating = True
+            self._asked_at = event["step"] if isinstance(event.get("step"), int) else self.step or 0
             self.changes["phase"] = "evaluate"
 
     def _on_end(self, event: dict[str, Any]) -> None:

@@ -7,7 +7,9 @@ import logging
 from collections import deque
 
 from engine import journal
+from engine.errors import FtuiError
 from engine.files import read_json, write_json
+from engine.text import _
 from engine.workspace import RunFolder
 
 log = logging.getLogger(__name__)
@@ -37,7 +39,12 @@ class Requests:
 
         Args:
             first: it replaces whatever waits, and goes out without an answer to the one before.
+
+        Raises:
+            FtuiError: there is nothing to evaluate on.
         """
+        if do == "evaluate":
+            self._refuse_without_data()
         if first:
             self._waiting.clear()
             self._sent = 0
@@ -47,6 +54,13 @@ class Requests:
         self.last_id += 1
         self._waiting.append((self.last_id, do))
         return self.last_id
+
+    def _refuse_without_data(self) -> None:
+        recipe = self.run.read_resolved().get("recipe")
+        if isinstance(recipe, dict) and not recipe.get("eval_dataset_path") and recipe.get("test_size") == 0:
+            raise FtuiError(
+                _("the run has no data to evaluate on"), fix=_("set test_size or eval_dataset_path in the next recipe")
+            )
 
     def send_next(self, answered: int) -> None:
         """Write the next request when the ranks have acted upon the one before."""

@@ -28,6 +28,7 @@ from engine.process import ProcessId
 from engine.process.child import Child, Exit, Restart
 from engine.process.daemon import READY_FD, report_failure, report_ready
 from engine.run import failure
+from engine.run.place import Place
 from engine.run.progress import Progress
 from engine.run.requests import Requests
 from engine.run.sampler import Sampler
@@ -39,7 +40,6 @@ from engine.workspace import RunFolder
 
 TICK_S = 0.2
 STOP_NOW_GRACE_S = 5.0
-MOVED_S = 5.0  # a folder may be away for a moment: a network disk that is mounted again
 LEFTOVER_GRACE_S = 90.0  # ranks whose launcher was killed save and end by themselves
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = logging.getLogger(__name__)
@@ -66,8 +66,7 @@ class Supervisor:
         self.crashed_at: int | None = -1  # the step of the crash before; None: before training began; -1: no crash
         self.exit_code: int | None = None
         self._signals: list[int] = []
-        self._folder = os.open(run.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._moved_at: float | None = None
+        self.place = Place(run)
 
     @property
     def attempt(self) -> int:
@@ -170,7 +169,9 @@ class Supervisor:
         return self.exit_code
 
     def _tick(self) -> None:
-        if not self._in_place():
+        if not (in_place := self.place.look()):  # then nothing may be written: the path may be another run's
+            if in_place is False:
+                self._leave_moved_folder()
             return
         self._read_journal()
         if self.child is not None and (ended := self.child.poll()) is not None:
@@ -187,27 +188,11 @@ class Supervisor:
             self.state.set(control=str(self.server.path))
         self.state.tick()
 
-    def _in_place(self) -> bool:
-        """Whether our folder is still where it was; if not, nothing may be written there: it may be another run's."""
-        try:
-            if os.path.samestat(os.stat(self.run.path), os.fstat(self._folder)):
-                self._moved_at = None
-                return True
-        except FileNotFoundError:
-            pass
-        except OSError:
-            return True  # a disk that does not answer says nothing about the folder
-        now = time.monotonic()
-        self._moved_at = self._moved_at or now
-        if now - self._moved_at >= MOVED_S:
-            self._leave_moved_folder()
-        return False
-
     def _leave_moved_folder(self) -> None:
         """End: the ranks write to paths that are gone. Where the folder was only renamed, its state.json says why."""
         log.error("the run's folder is gone from %s", self.run.path)
         self._end_ranks()
-        self.state.run = RunFolder(Path(f"/proc/self/fd/{self._folder}").readlink())  # "… (deleted)" takes no file
+        self.state.run = self.place.now()
         error = FtuiError(
             _("the run's folder was renamed, moved or deleted while it ran"),
             where=str(self.run.path),

@@ -12,6 +12,7 @@ import pytest
 
 from engine import journal
 from engine.errors import FtuiError
+from engine.files import write_json
 from engine.run import control, launch, status
 from engine.workspace import RunFolder
 from tests.support.runs import StandIn, at_step, ended, events, supervisor_of, wait_for
@@ -82,6 +83,20 @@ def test_files_deleted_while_the_run_goes_on_come_back(stand_in: StandIn) -> Non
     assert ended(run)["exit_code"] == 75
     assert events(run)[-1] == "stopped"
     assert (journal.last(run.journal) or {})["event"] == "end"
+
+
+def test_an_evaluation_without_data_is_refused(stand_in: StandIn) -> None:
+    run = stand_in.start("a", steps=5000)
+    at_step(run, 2)
+    for recipe, refused in (({"test_size": 0.0}, True), ({"test_size": 0.1}, False), ({}, False)):
+        write_json(run.resolved, {"format": 1, "recipe": {"eval_dataset_path": None, **recipe}})
+        if refused:
+            with pytest.raises(FtuiError, match="no data to evaluate"):
+                control.send(run, "evaluate")
+        else:
+            assert control.send(run, "evaluate")["ok"]
+    control.send(run, "stop_now")
+    ended(run)
 
 
 def _answers(run: RunFolder) -> bool:

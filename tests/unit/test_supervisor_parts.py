@@ -81,6 +81,21 @@ def test_the_remaining_time_follows_our_own_clock_not_the_journals(
     assert seen.take_changes()["eta_s"] == pytest.approx(180.0)  # evaluations between the steps are in the pace
 
 
+def test_a_loss_that_is_no_number_any_more_is_not_the_last_good_one(run: RunFolder) -> None:
+    seen = Progress(run, attempt=1)
+    seen.take([{"event": "log", "step": 1, "loss": 2.0}, {"event": "log", "step": 2, "loss": None}])
+    assert seen.take_changes()["loss"] is None
+
+
+def test_an_evaluation_that_came_to_nothing_ends_with_the_next_step(run: RunFolder) -> None:
+    seen = Progress(run, attempt=1)
+    seen.take([{"event": "start", "step": 0}, {"event": "request", "step": 4, "id": 1, "do": "evaluate"}])
+    seen.take([{"event": "log", "step": 4, "loss": 2.0}])
+    assert seen.evaluating and seen.take_changes()["phase"] == "evaluate"
+    seen.take([{"event": "log", "step": 5, "loss": 2.0}])
+    assert not seen.evaluating and seen.take_changes()["phase"] == "train"
+
+
 @pytest.mark.parametrize(
     "event",
     [{}, {"event": None}, {"event": "log"}, {"event": "log", "step": "x"}, {"event": "unheard"}, {"event": "save"}],
