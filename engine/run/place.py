@@ -20,7 +20,7 @@ class Place:
         self._away_since: float | None = None
 
     def look(self) -> bool | None:
-        """True: it is there. None: it is not, but not for long. False: it is gone, and the path may be another run's."""
+        """True: it is there. None: not just now. False: it is gone, and the path may be another run's."""
         try:
             if os.path.samestat(os.stat(self.run.path), os.fstat(self._folder)):
                 self._away_since = None
