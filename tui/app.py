@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -154,6 +154,13 @@ class FtuiApp(App[None]):
             self.pop_screen()
         self.push_screen(RunScreen(run))
 
+    def open_planner(self, recipe: str | None = None, overrides: Sequence[str] = ()) -> None:
+        """Plan a recipe, or the usual one."""
+        from tui.screens.planner import PlannerScreen
+
+        if not isinstance(self.screen, PlannerScreen):
+            self.push_screen(PlannerScreen(recipe, overrides))
+
     def opened(self, run: RunFolder | None) -> None:
         """Show a run that was just started; None: it was not."""
         if run is not None:
@@ -234,7 +241,7 @@ class FtuiApp(App[None]):
 
     def key_table(self, screen: Screen[Any]) -> str | None:
         """The key table of a screen, by its class."""
-        return {"HomeScreen": "home", "RunScreen": "run"}.get(type(screen).__name__)
+        return {"HomeScreen": "home", "RunScreen": "run", "PlannerScreen": "planner"}.get(type(screen).__name__)
 
     # Keys
 

@@ -23,6 +23,7 @@ class Key:
     action: str
     label: str
     show: bool = True
+    range: str = ""  # one sign for many keys, as `1-9`
 
     @property
     def text(self) -> str:
@@ -35,9 +36,14 @@ class Key:
         return self.keys.split(",")[0]
 
     @property
+    def face(self) -> str:
+        """What a footer shows for it."""
+        return self.range or sign(self.first)
+
+    @property
     def signs(self) -> str:
         """All keys as a person reads them."""
-        return " ".join(sign(key) for key in self.keys.split(","))
+        return self.range or " ".join(sign(key) for key in self.keys.split(","))
 
 
 TABLES: dict[str, tuple[Key, ...]] = {
@@ -57,6 +63,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
     "home": (
         Key("open", "enter", "open_run", "open"),
         Key("new", "n", "new_run", "new run"),
+        Key("plan", "p", "plan", "plan"),
         Key("demo", "d", "demo", "demo"),
         Key("resume", "r", "resume_run", "resume"),
         Key("stop", "x", "stop_run", "stop with save"),
@@ -81,6 +88,32 @@ TABLES: dict[str, tuple[Key, ...]] = {
     ),
     "new_run": (
         Key("start", "enter,f5", "start", "start"),
+        Key("plan", "f4", "plan", "plan it first"),
+        Key("previous", "up", "step(-1)", "previous"),
+        Key("next", "down", "step(1)", "next"),
+        Key("cancel", "escape", "cancel", "cancel"),
+    ),
+    "planner": (
+        Key("back", "escape", "back", "back"),
+        Key("start", "f5", "start", "start"),
+        Key("apply", "1,2,3,4,5,6,7,8,9", "apply", "apply", range="1-9"),
+        Key("undo", "u,ctrl+z", "undo", "undo"),
+        Key("save", "w", "save", "save"),
+        Key("open", "o", "open", "open"),
+        Key("copy", "y,c", "copy", "copy the plan", show=False),
+        Key("next", "tab,down", "move(1)", "next field", show=False),
+        Key("previous", "shift+tab,up", "move(-1)", "previous field", show=False),
+    ),
+    "plan_choice": (
+        Key("next", "right,space,enter", "step(1)", "next value", show=False),
+        Key("previous", "left", "step(-1)", "value before", show=False),
+    ),
+    "plan_number": (
+        Key("more", "plus", "step(1)", "double", show=False),
+        Key("less", "minus", "step(-1)", "halve", show=False),
+    ),
+    "ask": (
+        Key("accept", "enter", "accept", "take it"),
         Key("previous", "up", "step(-1)", "previous"),
         Key("next", "down", "step(1)", "next"),
         Key("cancel", "escape", "cancel", "cancel"),
@@ -108,6 +141,9 @@ TITLES = {
     "home": "runs",
     "run": "one run",
     "new_run": "new run",
+    "planner": "planner",
+    "plan_choice": "planner: a choice",
+    "plan_number": "planner: a number",
 }
 """The tables that the help shows, in its order, with their untranslated headings."""
 
@@ -137,6 +173,6 @@ def bindings(table: str) -> list[BindingType]:
     from textual.binding import Binding
 
     return [
-        Binding(key.keys, key.action, key.text, show=key.show, id=f"{table}.{key.id}", key_display=sign(key.first))
+        Binding(key.keys, key.action, key.text, show=key.show, id=f"{table}.{key.id}", key_display=key.face)
         for key in TABLES[table]
     ]

@@ -29,6 +29,7 @@ class FtuiCommands(Provider):
             for key in TABLES.get(table or "", ()):
                 if key.id != "palette":
                     yield key.text, partial(ftui.run_action, key.action, owner), key.signs
+        yield _("plan a run"), ftui.open_planner, ""
         for row in ftui.runs or ():
             yield _("open {run}").format(run=row.name), partial(ftui.open_run, row.run), row.what
         for theme in THEMES:

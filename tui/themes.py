@@ -46,6 +46,13 @@ THEMES = (
             "block-cursor-blurred-background": "#262626",
             "scrollbar": "#444444",
             "scrollbar-background": "#121212",
+            "part-weights": "#5f87af",
+            "part-gradients": "#87af87",
+            "part-optimizer": "#8787d7",
+            "part-activations": "#5fafaf",
+            "part-logits": "#d7af5f",
+            "part-transients": "#af87af",
+            "part-overhead": "#767676",
         },
     ),
     Theme(
@@ -72,6 +79,13 @@ THEMES = (
             "block-cursor-blurred-background": "#dadada",
             "scrollbar": "#b2b2b2",
             "scrollbar-background": "#eeeeee",
+            "part-weights": "#005f87",
+            "part-gradients": "#005f00",
+            "part-optimizer": "#5f5faf",
+            "part-activations": "#008787",
+            "part-logits": "#875f00",
+            "part-transients": "#875f87",
+            "part-overhead": "#8a8a8a",
         },
     ),
     Theme(
@@ -102,12 +116,29 @@ THEMES = (
             "block-cursor-blurred-foreground": "ansi_cyan",
             "scrollbar": "ansi_bright_black",
             "scrollbar-background": "ansi_default",
+            "part-weights": "ansi_blue",
+            "part-gradients": "ansi_green",
+            "part-optimizer": "ansi_magenta",
+            "part-activations": "ansi_cyan",
+            "part-logits": "ansi_yellow",
+            "part-transients": "ansi_bright_blue",
+            "part-overhead": "ansi_bright_black",
         },
     ),
 )
 
 # Variables of our own, for a theme that is not ours.
-DEFAULTS = {"muted": "#878787", "row-cursor": "#585858"}
+DEFAULTS = {
+    "muted": "#878787",
+    "row-cursor": "#585858",
+    "part-weights": "#5f87af",
+    "part-gradients": "#87af87",
+    "part-optimizer": "#8787d7",
+    "part-activations": "#5fafaf",
+    "part-logits": "#d7af5f",
+    "part-transients": "#af87af",
+    "part-overhead": "#767676",
+}
 
 _SHORT = {"dark": DARK, "light": LIGHT, "ansi": ANSI}
 

@@ -229,6 +229,19 @@ class NewRun(Modal[RunFolder | None]):
 
         self.ftui.background(start, self.dismiss, failed=self._failed)
 
+    def action_plan(self) -> None:
+        """To the planner, with what stands in the form."""
+        if self._starting:
+            return
+        try:
+            overrides = self._overrides()
+        except UsageError as error:
+            self._failed(error)
+            return
+        recipe, ftui = self._value("recipe") or None, self.ftui
+        self.dismiss(None)
+        ftui.call_later(ftui.open_planner, recipe, overrides)
+
     def _failed(self, error: FtuiError) -> None:
         self._starting = False
         if self.is_mounted:

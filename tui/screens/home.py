@@ -110,6 +110,7 @@ class HomeScreen(Screen[None]):
         for key, what, more in (
             ("d", _("watch the demo"), _("a small built-in model learns from built-in conversations")),
             ("n", _("new run"), _("from a recipe, with your own model and data")),
+            ("p", _("plan"), _("will it fit, how long does it take, what does it cost")),
             ("?", _("all keys"), ""),
         ):
             text.append(f"  {key}  ", f"bold {accent}").append(what)
@@ -161,6 +162,10 @@ class HomeScreen(Screen[None]):
         from tui.modals.new_run import NewRun
 
         self.app.push_screen(NewRun(self.ftui.workspace), self.ftui.opened)
+
+    def action_plan(self) -> None:
+        """Will it fit, how long, how much."""
+        self.ftui.open_planner()
 
     def action_demo(self) -> None:
         """Start the demo; a second press while it starts does not start a second one."""

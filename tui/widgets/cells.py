@@ -41,6 +41,13 @@ class Ink(enum.IntEnum):
     EVAL = 9
     CURSOR = 10
     TRACK = 11
+    WEIGHTS = 12  # the parts of a plan's memory
+    GRADIENTS = 13
+    OPTIMIZER = 14
+    ACTIVATIONS = 15
+    LOGITS = 16
+    TRANSIENTS = 17
+    OVERHEAD = 18
 
 
 class Cells:
@@ -134,6 +141,13 @@ class CellWidget(Widget):
         & > .cells--eval { color: $warning; }
         & > .cells--cursor { color: $text; }
         & > .cells--track { color: $foreground 20%; }
+        & > .cells--weights { color: $part-weights; }
+        & > .cells--gradients { color: $part-gradients; }
+        & > .cells--optimizer { color: $part-optimizer; }
+        & > .cells--activations { color: $part-activations; }
+        & > .cells--logits { color: $part-logits; }
+        & > .cells--transients { color: $part-transients; }
+        & > .cells--overhead { color: $part-overhead; }
 
         /* The terminal's own 16 colors do not blend: other colors say what shades say elsewhere. */
         &:ansi > .cells--muted { text-style: dim; }

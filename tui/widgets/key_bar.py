@@ -10,7 +10,7 @@ from textual import events
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from tui.keys import TABLES, Key, sign
+from tui.keys import TABLES, Key
 
 GAP = 2
 
@@ -55,7 +55,7 @@ class KeyBar(Widget):
         label_style = self.get_component_rich_style("key-bar--label", partial=True)
         text = Text(no_wrap=True)
         for key in self._fitting():
-            text.append(f" {sign(key.first)}", key_style).append(f" {key.text}" + " " * (GAP - 1), label_style)
+            text.append(f" {key.face}", key_style).append(f" {key.text}" + " " * (GAP - 1), label_style)
         return text
 
     def on_click(self, event: events.Click) -> None:
@@ -69,4 +69,4 @@ class KeyBar(Widget):
 
 
 def _width(key: Key) -> int:
-    return cell_len(sign(key.first)) + cell_len(key.text) + 1 + GAP
+    return cell_len(key.face) + cell_len(key.text) + 1 + GAP
