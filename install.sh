@@ -332,7 +332,7 @@ say_ready() {
 
 # run_tests: every check is run and shown; the closing line is pytest's.
 run_tests() {
-  local failed='' code=0 check
+  local failed='' code=0 check workers
   cd "$ROOT"
   export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
   for check in "ruff check ." "ruff format --check ." mypy lint-imports; do
@@ -340,7 +340,9 @@ run_tests() {
     "$VENV"/bin/$check || failed+=" ${check%% *}"
   done
   [[ -z $failed ]] || say "failed:$failed; the tests are run all the same, and this call fails"
-  "$PYTHON" -m pytest -m "not soak" "$@" || code=$?
+  workers=$(nproc)
+  ((workers <= 4)) || workers=4 # most tests wait; the heavy ones load torch, a few GB each
+  "$PYTHON" -m pytest -m "not soak" -n "$workers" --dist loadfile "$@" || code=$?
   [[ -z $failed ]] || ((code)) || code=1
   return "$code"
 }

@@ -109,14 +109,26 @@ def house(session_house: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(runtime, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace's cache for all tests and all workers: the built-in model is made once (its builder locks).
+
+    FTUI_TEST_CACHE=DIR keeps it from one session to the next.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # a worker's own folder lies in the session's
+    cache = Path(os.environ.get("FTUI_TEST_CACHE") or base / "shared-cache")
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
 @pytest.fixture
-def builtin_cache(session_house: Path, house: Path) -> Path:
-    """The test's workspace with the session's cache: the built-in model is made once, not once a test."""
-    shared = session_house / "ft" / "cache"
-    shared.mkdir(parents=True, exist_ok=True)
+def builtin_cache(shared_cache: Path, house: Path) -> Path:
+    """The test's workspace with the session's cache."""
     (house / "ft").mkdir(exist_ok=True)
-    (house / "ft" / "cache").symlink_to(shared)
-    return shared
+    (house / "ft" / "cache").symlink_to(shared_cache)
+    return shared_cache
 
 
 def _stop_keepers(root: Path) -> None:

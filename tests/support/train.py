@@ -40,10 +40,10 @@ RECIPE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session")
-def tiny_home(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A workspace whose cache holds the built-in model; FTUI_TEST_CACHE keeps it from one session to the next."""
-    kept = os.environ.get("FTUI_TEST_CACHE")
-    root = Path(kept) if kept else tmp_path_factory.mktemp("tiny-home")
+def tiny_home(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Workspace:
+    """A workspace whose cache holds the built-in model."""
+    root = tmp_path_factory.mktemp("tiny-home")
+    (root / "cache").symlink_to(shared_cache)
     workspace = Workspace(root).prepare()
     subprocess.run(
         [sys.executable, "-m", "engine.train.builtin", str(root)],
