@@ -79,6 +79,7 @@ class Watch:
                 self._note(run, [process.pid for process in left])
                 for process in left:
                     process.send(signal.SIGTERM)  # they save, then end
+                    process.send(signal.SIGCONT)  # one that was stopped, too
             elif time.monotonic() > seen.kill_at:
                 for process in left:
                     process.send(signal.SIGKILL)

@@ -166,6 +166,7 @@ def end_all(targets: Callable[[], Iterable[ProcessId]], *, grace: float, number:
     """Signal what `targets` finds, wait up to `grace`, KILL the rest; True when nothing is left. Blocks."""
     for process in targets():
         process.send(number)
+        process.send(signal.SIGCONT)  # one that was stopped would not act on it
     deadline = time.monotonic() + grace
     while left := list(targets()):
         if time.monotonic() > deadline + 5:  # not even KILL ends a process that hangs in the kernel

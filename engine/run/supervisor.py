@@ -206,6 +206,7 @@ class Supervisor:
         self.progress.take(self.reader.all() if to_end else self.reader.poll())
         if self.progress.started and not was_running:
             self.event("running", attempt=self.attempt, step=self.progress.step)
+            self.state.set(error=None)  # of the attempt before
         for news in self.progress.news:
             self.event(**news)
         self.progress.news.clear()

@@ -129,6 +129,15 @@ def test_a_crash_is_restarted_from_the_newest_checkpoint(stand_in: StandIn) -> N
     assert first_exit["signal"] == "SIGKILL"
 
 
+def test_the_error_of_a_crash_is_not_that_of_the_run_that_goes_on(stand_in: StandIn) -> None:
+    run = stand_in.start("a", steps=5000, crash={"1": 6})
+    assert wait_for(lambda: run.read_state().get("error"))["message"] == "RuntimeError: the stand-in fell over"
+    wait_for(lambda: run.read_state()["state"] == "running" and run.read_state()["attempt"] == 2)
+    assert run.read_state()["error"] is None
+    control.send(run, "stop_now")
+    assert ended(run)["state"] == "stopped"
+
+
 @pytest.mark.parametrize(
     ("crash", "how", "attempts", "message"),
     [

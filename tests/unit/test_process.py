@@ -103,3 +103,14 @@ def test_descendants_are_found_below_below() -> None:
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def test_end_all_wakes_what_was_stopped() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    target = ProcessId.of(child.pid)
+    target.send(signal.SIGSTOP)
+    wait_for(lambda: (stat := process.read_stat(child.pid)) and stat.state == "T")
+    started = time.monotonic()
+    assert process.end_all(lambda: [target] if target.alive() else [], grace=30)
+    assert time.monotonic() - started < 10
+    assert child.wait() == -signal.SIGTERM
