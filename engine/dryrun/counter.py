@@ -64,11 +64,13 @@ class LiveBytes(TorchDispatchMode):
         kwargs = kwargs or {}
         if replacement is not None:
             with self:
-                return replacement(func, *args, **kwargs)
+                out = replacement(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         out = func(*args, **kwargs)
         if not self._silent:
             if isinstance(out, torch.Tensor):
-                self._add(out.untyped_storage())
+                self._add(out.untyped_storage(), passing=not self._summing(func))
             elif out is not None:
                 for leaf in tree_leaves(out):
                     if isinstance(leaf, torch.Tensor):
@@ -121,7 +123,20 @@ class LiveBytes(TorchDispatchMode):
     def _size(self, storage: torch.UntypedStorage) -> int:
         return -(-storage.nbytes() // self.block) * self.block
 
-    def _add(self, storage: torch.UntypedStorage) -> None:
+    @staticmethod
+    def _summing(func: Any) -> bool:
+        """Whether autograd sums two gradients here, which it does in place unless a mode like this one is looking.
+
+        The sum is counted, but its moment beside both summands is no peak: they are gone at the next operation,
+        and where they are not it shows then.
+        """
+        return (
+            func is torch.ops.aten.add.Tensor
+            and not torch.is_grad_enabled()
+            and torch._C._current_graph_task_id() != -1
+        )
+
+    def _add(self, storage: torch.UntypedStorage, passing: bool = True) -> None:
         key = id(storage)
         if key in self._live:
             return
@@ -136,7 +151,8 @@ class LiveBytes(TorchDispatchMode):
         live[key] = [weakref.ref(storage, gone), size, self.part]
         self.total += size
         self.parts[self.part] += size
-        self._passing(0)
+        if passing:
+            self._passing(0)
 
     def _passing(self, size: int) -> None:
         """Look whether `size` bytes more, for a moment, are a peak."""

@@ -52,9 +52,8 @@ def extrapolate(shallow: Peaks, deep: Peaks, depths: tuple[int, int], layers: in
 
 def straight(peaks: Peaks) -> bool:
     """Whether the phases may be extrapolated: no layer in between peaks above both ends of backward."""
-    middle = sum(peaks.get("middle", {}).values())
-    ends = max(sum(peaks[phase].values()) for phase in peaks if phase != "middle")
-    return middle <= ends * 1.001
+    ends = max(sum(parts.values()) for phase, parts in peaks.items() if phase != "middle")
+    return sum(peaks.get("middle", {}).values()) <= ends * 1.001
 
 
 def close(total: float, limit: float | None) -> bool:
@@ -62,10 +61,23 @@ def close(total: float, limit: float | None) -> bool:
     return limit is not None and abs(total - limit) <= NEAR * limit
 
 
+# the closed form's phases, and the stretches of a step that each consists of
+PHASES = {
+    "loss": ("forward", "head", "loss"),
+    "backward": ("backward",),
+    "end of backward": ("end", "embedding"),
+    "step": ("step",),
+}
+
+
 def named(peaks: Peaks) -> Peaks:
     """The phases of the closed form; what lies between the ends of backward counts only if it exceeds both."""
-    phases = dict(peaks)
-    middle = phases.pop("middle", {})
+
+    def largest(names: tuple[str, ...]) -> dict[str, float]:
+        return max((peaks[name] for name in names if name in peaks), key=lambda parts: sum(parts.values()), default={})
+
+    phases = {phase: largest(stretches) for phase, stretches in PHASES.items()}
+    middle = peaks.get("middle", {})
     if sum(middle.values()) > max(sum(phases[name].values()) for name in ("backward", "end of backward")):
         phases["backward"] = middle
-    return phases
+    return {phase: parts for phase, parts in phases.items() if parts}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
 
 from engine.dryrun.build import Unsupported
 from engine.dryrun.counter import LiveBytes
@@ -13,13 +14,21 @@ from engine.dryrun.spec import Spec
 RATE = 1e-5
 
 
-def make(spec: Spec, parameters: list[Any], counter: LiveBytes) -> torch.optim.Optimizer:
+def groups(model: Any) -> list[dict[str, Any]]:
+    """The trainer's parameter groups: with weight decay, and (norms, biases) without."""
+    decaying = set(transformers.Trainer.get_decay_parameter_names(None, model))  # type: ignore[arg-type]
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    kinds = ([p for n, p in named if n in decaying], [p for n, p in named if n not in decaying])
+    return [{"params": kind} for kind in kinds if kind]
+
+
+def make(spec: Spec, model: Any, counter: LiveBytes) -> torch.optim.Optimizer:
     """The optimizer of a step.
 
     Raises:
         Unsupported: one that cannot run without a GPU.
     """
-    name = spec.optim
+    name, parameters = spec.optim, groups(model)
     # torch takes the foreach form on CUDA by itself; these tensors only say that they are on the CPU
     foreach: dict[str, Any] = {"foreach": True} if spec.target == "cuda" else {}
     if name == "adamw_torch_fused":
@@ -39,11 +48,13 @@ def make(spec: Spec, parameters: list[Any], counter: LiveBytes) -> torch.optim.O
     raise Unsupported(f"the dry run cannot run the optimizer {name}")
 
 
-def _bitsandbytes(name: str, parameters: list[Any], counter: LiveBytes) -> torch.optim.Optimizer:
+def _bitsandbytes(name: str, parameters: list[dict[str, Any]], counter: LiveBytes) -> torch.optim.Optimizer:
     import bitsandbytes as bnb
 
     kind = bnb.optim.AdamW8bit if name.endswith("8bit") else bnb.optim.AdamW
     optimizer: Any = kind(parameters, lr=RATE)
+    # the code books are computed value by value, which fake tensors do not have
+    optimizer.name2qmap = {"dynamic": torch.empty(256), "udynamic": torch.empty(256)}
     if name.startswith("paged"):
         # managed memory is not PyTorch's: the state is there and is not counted
         make_buffer = optimizer.get_state_buffer

@@ -46,7 +46,7 @@ def applied(spec: Spec, counter: LiveBytes, fake: bool) -> Iterator[None]:
         yield
 
 
-def _gemm_4bit(_func: Any, a: Any, b: Any, shape: Any, absmax: Any, block: int, kind: str, bias: Any = None,
+def _gemm_4bit(a: Any, b: Any, shape: Any, absmax: Any, block: int, kind: str, bias: Any = None,
                absmax_8bit: Any = None, code: Any = None, offset: Any = None) -> Any:  # fmt: skip
     """bitsandbytes' default kernel, step by step: unpack the scales, unpack the matrix, multiply.
 
@@ -66,11 +66,11 @@ def _flash_backward(grad: Any, q: Any, k: Any, *_rest: Any, **_options: Any) -> 
     return int(sums + shared)
 
 
-def _index(func: Any, tensor: Any, indices: Any) -> Any:
+def _index(tensor: Any, indices: Any) -> Any:
     """`hidden[mask]` where every position counts: the size of the result depends on data that is not there."""
     mask = indices[0] if len(indices) == 1 else None
     if mask is None or mask.dtype != torch.bool:
-        return func(tensor, indices)
+        return NotImplemented
     positions = [torch.empty(mask.numel(), dtype=torch.int64) for _axis in mask.shape]
     del positions
     return tensor.reshape(-1, *tensor.shape[mask.ndim :]).clone()

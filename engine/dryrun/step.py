@@ -36,7 +36,7 @@ def measure(spec: Spec, say: Callable[[str], None] = lambda _stage: None) -> Pea
 def run(model: Any, spec: Spec, counter: LiveBytes, say: Callable[[str], None] = lambda _stage: None) -> Peaks:
     """Train two steps of a model whose tensors the counter knows, and give the second one's peaks."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = optimizers.make(spec, trained, counter)
+    optimizer = optimizers.make(spec, model, counter)
     ids = torch.ones((spec.rows, spec.length), dtype=torch.int64)
     batch = {"input_ids": ids, "labels": torch.ones_like(ids)}
     if spec.sharding == "ddp":
@@ -59,9 +59,9 @@ def run(model: Any, spec: Spec, counter: LiveBytes, say: Callable[[str], None] =
 
 
 def _forward_backward(forward: Callable[..., Any], spec: Spec, batch: dict[str, Any], counter: LiveBytes) -> None:
-    counter.enter("loss", "activations")
+    counter.enter("forward", "activations")
     loss = _loss(forward, spec, batch)
-    counter.part = "logits"
+    counter.enter("loss", "logits")
     loss.backward()
     counter.enter("between", "transients")
 
@@ -105,35 +105,34 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
 def _watched(model: Any, counter: LiveBytes) -> Iterator[None]:
     """Tell the counter where forward and backward are.
 
-    Backward has three stretches: the top layer, where all activations still exist; the bottom layer, where all
-    gradients do; and what is between, which peaks above both only if layers differ.
+    Inside one stretch every moment grows alike with the number of layers, so that its peak is a straight line over
+    them (`depth`). Backward goes from the top layer, where all activations exist, to the bottom layer and the
+    embedding, where all gradients do; what is between peaks above both only if layers differ.
     """
     layers = decoder_layers(model)
     top, bottom = len(layers) - 1, 0
     handles = []
 
-    def stretch(phase: str) -> Callable[[torch.Tensor], None]:
-        def reached(_gradient: torch.Tensor) -> None:
-            counter.enter(phase, "activations")
-
-        return reached
+    def watch(hidden: Any, phase: str) -> None:
+        """Enter `phase` when backward reaches this tensor."""
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        if isinstance(hidden, torch.Tensor) and hidden.requires_grad:
+            hidden.register_hook(lambda _gradient: counter.enter(phase, "activations"))
 
     def leave(index: int) -> Callable[..., None]:
+        phase = {top - 1: "middle"} | {bottom: "end"} | {top: "backward"}
+
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            hidden = output[0] if isinstance(output, tuple) else output
-            if not hidden.requires_grad:
-                return
-            if index == bottom:
-                hidden.register_hook(stretch("end of backward"))
-            elif index == top - 1:
-                hidden.register_hook(stretch("middle"))
-            elif index == top:
-                hidden.register_hook(stretch("backward"))
+            watch(output, phase[index])
             if index == top:
-                counter.part = "logits"
+                counter.enter("head", "logits")
 
         return hook
 
+    def begin(_module: Any, inputs: Any) -> None:
+        watch(inputs, "embedding")
+
+    handles.append(layers[bottom].register_forward_pre_hook(begin))
     for index in {bottom, max(bottom, top - 1), top}:
         handles.append(layers[index].register_forward_hook(leave(index)))
     with contextlib.ExitStack() as stack:
