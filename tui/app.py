@@ -27,6 +27,7 @@ from tui.messages import RunsChanged
 
 if TYPE_CHECKING:
     from textual.command import Provider
+    from textual.driver import Driver
 
     from tui.sources.run_listing import Price, RunRow
 
@@ -83,6 +84,12 @@ class FtuiApp(App[None]):
     def get_default_screen(self) -> Screen[None]:
         """Home is the bottom of the stack."""
         return _home()
+
+    def get_driver_class(self) -> type[Driver]:
+        """A driver that bad input does not end."""
+        from tui.driver import FtuiDriver
+
+        return FtuiDriver
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """What our styles use beyond a theme's ordinary colors."""
@@ -279,6 +286,8 @@ def run(workspace: Workspace, *, open_run: str | None = None) -> int:
             fix=_("use `ftui runs`, `ftui status RUN` or `ftui watch RUN` here"),
             kind="no_terminal",
         )
+    for name in ("COLUMNS", "LINES"):  # a shell that exports them would freeze the size
+        os.environ.pop(name, None)
     app = FtuiApp(workspace, open_run)
     app.run()
     if app.failure is not None:
