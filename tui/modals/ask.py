@@ -54,6 +54,10 @@ class Ask(Modal[str | None]):
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._known[event.option_index])
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without known answers there is nothing to go through."""
+        return bool(self._known) or None if action == "step" else True
+
     def action_step(self, by: int) -> None:
         """Another of the known answers."""
         if not self._known:

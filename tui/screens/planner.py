@@ -37,7 +37,7 @@ KEPT = 100  # drafts to go back to
 class Planned(Message):
     """A plan is ready, or why there is none."""
 
-    def __init__(self, number: int, draft: Draft, outcome: Outcome | None, error: UsageError | None) -> None:
+    def __init__(self, number: int, draft: Draft, outcome: Outcome | None, error: FtuiError | None) -> None:
         super().__init__()
         self.number, self.draft, self.outcome, self.error = number, draft, outcome, error
 
@@ -72,6 +72,12 @@ class PlanTitle(CellWidget):
             cells.put(x, 0, text, Ink.WARNING)
 
 
+def disk_free(place: Path) -> float:
+    """Bytes that are free where a folder is, or will be."""
+    disk = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
+    return float(disk.f_bavail * disk.f_frsize)
+
+
 def _recipe_name(path: Path) -> str:
     from engine import recipe
 
@@ -103,7 +109,8 @@ class PlannerScreen(Screen[None]):
         self._outcome: Outcome | None = None
         self._before: list[Draft] = []
         self._last_key: str | None = None
-        self._number = 0
+        self._number = 0  # of the newest change
+        self._answered = 0  # of the newest answer on the screen
         self._timer: Timer | None = None
         self._starting = False
 
@@ -163,6 +170,11 @@ class PlannerScreen(Screen[None]):
             self._timer.stop()
         self._timer = self.set_timer(TICK_S, partial(self._compute, self._draft, self._number))
 
+    @property
+    def settled(self) -> bool:
+        """Whether the newest change has been answered."""
+        return self._answered == self._number
+
     @on(FieldChanged)
     def _changed(self, message: FieldChanged) -> None:
         message.stop()
@@ -177,6 +189,7 @@ class PlannerScreen(Screen[None]):
                 draft = self._draft.change(message.key, message.value)
         except UsageError as error:
             self._number += 1  # an answer on its way is no longer one
+            self._answered = self._number
             self._show(None, error)
             return
         if message.key != self._last_key:  # what is typed into one field is one change
@@ -191,10 +204,11 @@ class PlannerScreen(Screen[None]):
 
     @work(thread=True, exclusive=True, group="plan")
     def _compute(self, draft: Draft, number: int) -> None:
-        outcome, error = None, None
+        outcome: Outcome | None = None
+        error: FtuiError | None = None
         try:
             outcome = self._plan(draft)
-        except UsageError as found:
+        except FtuiError as found:
             error = found
         self.post_message(Planned(number, draft, outcome, error))
 
@@ -205,9 +219,7 @@ class PlannerScreen(Screen[None]):
         own = price.of(result.hours) if here and price is not None and result.hours is not None else None
         free = None
         if here:
-            place = next(path for path in (workspace.root, *workspace.root.parents) if path.exists())
-            disk = os.statvfs(place)
-            free = float(disk.f_bavail * disk.f_frsize)
+            free = disk_free(workspace.root)
         server = result.context.server
         return Outcome(
             result,
@@ -221,9 +233,10 @@ class PlannerScreen(Screen[None]):
     @on(Planned)
     def _planned(self, message: Planned) -> None:
         if message.number == self._number:
+            self._answered = message.number
             self._show(message.outcome, message.error)
 
-    def _show(self, outcome: Outcome | None, error: UsageError | None) -> None:
+    def _show(self, outcome: Outcome | None, error: FtuiError | None) -> None:
         self._outcome = outcome
         self.query_one(PlanView).show(outcome, error)
         form = self.query_one(PlanForm)

@@ -17,7 +17,7 @@ from textual.widgets import Input, Label
 
 from engine.errors import UsageError
 from engine.text import _
-from tui.keys import bindings
+from tui.keys import TABLES, bindings
 from tui.widgets.cells import Cells, CellWidget, Ink
 
 if TYPE_CHECKING:
@@ -122,19 +122,25 @@ class Complete(Suggester):
 class PlanInput(Input):
     """A text or a number of the form."""
 
-    BINDINGS: ClassVar = bindings("plan_number")
-
     def __init__(self, field: Field, suggester: Suggester | None = None) -> None:
         kind: Any = "integer" if field.kind == "number" and field.key != "num_train_epochs" else "text"
         super().__init__(type=kind, compact=True, suggester=suggester, id=field.key, valid_empty=True)
         self.field = field
         self.cursor_blink = False
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """`+` and `-` are letters in a text."""
-        return self.field.kind == "number" if action == "step" else super().check_action(action, parameters)
+    def on_blur(self) -> None:
+        """A long name is read from its beginning."""
+        self.cursor_position = 0
 
-    def action_step(self, by: int) -> None:
+    def on_key(self, event: events.Key) -> None:
+        """The keys of the table "plan_number"; no binding sees them, because an Input takes what can be printed."""
+        steps = {key.first: 1 if key.id == "more" else -1 for key in TABLES["plan_number"]}
+        if self.field.kind == "number" and event.key in steps:
+            event.prevent_default()
+            event.stop()
+            self.step(steps[event.key])
+
+    def step(self, by: int) -> None:
         """Double or halve."""
         try:
             now = float(self.value or self.placeholder.replace(",", ""))
@@ -233,6 +239,7 @@ class PlanForm(Grid):
             if box.value != text and field.key != typing:
                 with self.prevent(Input.Changed):
                     box.value = text
+                    box.cursor_position = len(text) if box.has_focus else 0
 
     def show_sharding(self, chosen: str) -> None:
         """What `sharding: auto` became."""

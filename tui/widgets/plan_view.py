@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from engine.errors import UsageError
+from engine.errors import FtuiError
 from engine.plan.plan import Result
 from engine.text import _, duration, gigabytes, money, ngettext, number
 from tui import plan_words as words
@@ -74,9 +74,9 @@ class PlanView(CellWidget):
     def __init__(self) -> None:
         super().__init__()
         self._outcome: Outcome | None = None
-        self._error: UsageError | None = None
+        self._error: FtuiError | None = None
 
-    def show(self, outcome: Outcome | None, error: UsageError | None) -> None:
+    def show(self, outcome: Outcome | None, error: FtuiError | None) -> None:
         """Draw this; without an outcome the one before stays, dim."""
         self._outcome, self._error = outcome or self._outcome, error
         self.repaint()
@@ -130,7 +130,9 @@ class PlanView(CellWidget):
             end = cells.put_right(end, y, text, ink)
         end -= 2 * bool(line.tail)
         for column, text, ink in line.pieces:
-            cells.put(x + column, y, text, ink, end=end)
+            room = end - x - column
+            cut = cell_len(text) > room > 1 and self.glyphs.mode != "ascii"
+            cells.put(x + column, y, text[: room - 1] + "…" if cut else text, ink, end=end)
 
     # Memory
 
@@ -165,13 +167,14 @@ class PlanView(CellWidget):
         if text := words.corrected(result):
             lines.append(Line([(3, text, Ink.MUTED)], rank=1))
         if result.sharding_reason and gpus > 1:
-            text = _("sharding {kind}: {reason}").format(kind=result.request.sharding, reason=result.sharding_reason)
+            text = _("{kind}: {reason}").format(kind=result.request.sharding, reason=result.sharding_reason)
             lines.append(Line([(3, text, Ink.MUTED)], rank=4))
         lines += [Line([(3, text, Ink.MUTED)], rank=5) for text in result.request.notes[:2]]
         phases = f" {self.glyphs.dot} ".join(
             f"{words.phase(p.name).split(',')[0]} {words.gb(p.total)}" for p in result.memory.phases
         )
-        lines.append(Line([(3, _("phases: {phases}").format(phases=phases), Ink.MUTED)], rank=6))
+        if cell_len(text := _("phases: {phases}").format(phases=phases)) + 3 <= width:
+            lines.append(Line([(3, text, Ink.MUTED)], rank=6))
         return lines
 
     def _verdict(self) -> Line:
