@@ -10,6 +10,7 @@ import functools
 import gettext
 import locale as _locale
 import os
+import re
 from pathlib import Path
 
 DOMAIN = "ftui"
@@ -60,6 +61,21 @@ def _babel() -> str:
         return str(Locale.parse(language()))
     except (UnknownLocaleError, ValueError):
         return "en"
+
+
+@functools.cache
+def _escapes() -> re.Pattern[str]:
+    return re.compile(
+        r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, cursor moves
+        r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, clipboard, other strings for the terminal
+        r"|\x1b[ -/]*[0-~]?"
+        r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    )
+
+
+def printable(text: str) -> str:
+    """The text without what would act on a terminal: errors and logs quote what other programs wrote."""
+    return text if text.isprintable() else _escapes().sub("", text)
 
 
 def number(value: float, digits: int = 0) -> str:

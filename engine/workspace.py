@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.errors import FtuiError, UsageError
 from engine.files import fsync_dir, read_json, user_path
-from engine.text import _
+from engine.text import _, printable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 DEFAULT_DATA_DISK = Path("/data/ft")
@@ -112,6 +112,8 @@ class RunFolder:
         if not isinstance(value, dict):
             return {}
         state = {key: part for key, part in value.items() if part is None or _is_known(key, part)}
+        if error := state.get("error"):  # quotes what other programs wrote, escape sequences and all
+            state["error"] = {key: printable(part) if isinstance(part, str) else part for key, part in error.items()}
         told = state.get("path")
         if told is not None and told != os.fspath(self.path) and self._is_copy_of(told):
             state.update(supervisor=None, launcher=None, control=None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from engine.errors import FtuiError
-from engine.text import _
+from engine.text import _, printable
 
 STYLES = {"error": "31", "warning": "33", "ok": "32", "dim": "2", "bold": "1", "accent": "36"}
 
@@ -60,9 +60,9 @@ class Output:
         stream = sys.stderr
         lines = [self.styled(_("error: {what}").format(what=error.what), "error", stream)]
         if error.where:
-            lines.append(_("  at   {where}").format(where=error.where))
+            lines.append(self.styled(_("  at   {where}").format(where=error.where), None, stream))
         if error.fix:
-            lines.append(_("  fix  {fix}").format(fix=error.fix))
+            lines.append(self.styled(_("  fix  {fix}").format(fix=error.fix), None, stream))
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=stream, flush=True)
 
@@ -84,6 +84,8 @@ class Output:
     @staticmethod
     def styled(text: str, style: str | None, stream: IO[str]) -> str:
         """The text with a color where the stream is a terminal that wants one."""
+        if stream.isatty():
+            text = printable(text)
         plain = not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         if style is None or plain:
             return text

@@ -172,3 +172,16 @@ def test_a_damaged_state_file_stops_no_reader(tmp_path: Path, wrong: Any, capsys
     for name in ("all", "inner", "garbage", "bad-step", "bad-last_checkpoint"):
         assert main(["--home", str(tmp_path), "status", name]) == 0, name
     assert "should not" not in "".join(capsys.readouterr())
+
+
+def test_an_error_that_quotes_escape_sequences_reaches_no_terminal(tmp_path: Path) -> None:
+    from tui.sources.run_listing import RunListing
+    from tui.widgets.run_events import describe
+
+    nasty = {"kind": "crash", "message": "\x1b[2J\x1b]0;x\x07boom\x9b", "fix": "\x1b[31mread", "exit_code": 1}
+    run = make(tmp_path, "a", state="failed", error=nasty)
+    assert status.summary(run)["error"]["message"] == "boom"
+    (row,) = RunListing(Workspace(tmp_path)).poll()
+    assert (row.error, row.fix) == ("boom", "read")
+    told = describe({"event": "failed", "error": nasty})
+    assert told is not None and told[0] == "failed: boom"

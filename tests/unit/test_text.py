@@ -62,6 +62,10 @@ def test_a_loss_that_explodes_is_still_a_number(value, shown):
     assert text.number(value, 1) == shown
 
 
+def test_what_would_act_on_a_terminal_is_left_out():
+    assert text.printable("\x1b[31mred\x1b[0m \x1b]0;title\x07and\x1b[2J \x07\x9bпривет ✓\n") == "red and привет ✓\n"
+
+
 @pytest.mark.parametrize("moment", [1e300, -1e300, float("nan"), float("inf")])
 def test_a_time_that_no_calendar_has_breaks_no_line(moment):
     assert text.clock(moment).count(":") == 2

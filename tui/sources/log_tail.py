@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from engine.text import printable
 from engine.workspace import RunFolder
 
 FIRST_TAIL = 64 * 1024
 CHUNK = 256 * 1024
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, cursor moves
-    r"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|$)"  # titles, clipboard, other strings for the terminal
-    r"|\x1b[ -/]*[0-~]?"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)
 
 
 def plain(line: str) -> str:
     """A line as it would stand on a terminal: without escape sequences, and only the last rewrite of it."""
     text = line.rstrip("\r").rpartition("\r")[2]
-    return _ESCAPES.sub("", text).expandtabs(4)
+    return printable(text).expandtabs(4)
 
 
 def log_files(run: RunFolder) -> list[Path]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.text import _, clock, gigabytes, ngettext
+from engine.text import _, clock, gigabytes, ngettext, printable
 from tui.state.snapshot import figure
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import fixed, loss, whole
@@ -52,7 +52,8 @@ class RunEvents(CellWidget):
 def describe(event: Event) -> Told | None:
     """An event in words, and how loud; None for one that tells a reader nothing."""
     teller = _TELLERS.get(str(event.get("event")))
-    return teller(event) if teller else None
+    told = teller(event) if teller else None
+    return None if told is None else (printable(" ".join(told[0].split())), told[1])
 
 
 def _step(event: Event) -> str:
