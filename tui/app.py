@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import work
-from textual.app import App
 from textual.reactive import var
 from textual.screen import Screen
 from textual.worker import WorkerFailed, get_current_worker
@@ -24,6 +23,7 @@ from engine.workspace import RunFolder, Workspace
 from tui import themes
 from tui.keys import bindings
 from tui.messages import RunsChanged
+from tui.ordered_keys import OrderedKeysApp
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -48,7 +48,7 @@ def _commands() -> type[Provider]:
     return FtuiCommands
 
 
-class FtuiApp(App[None]):
+class FtuiApp(OrderedKeysApp):
     """`ftui`.
 
     Args:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from textual import events
 from textual.widgets import Input, OptionList
 
 from engine import recipe
@@ -17,6 +18,7 @@ from tests.support.app import stop_clock, until, workspace_at
 from tests.support.fake_run import FakeRun
 from tui.app import FtuiApp
 from tui.modals.new_run import NewRun
+from tui.ordered_keys import KeyDone
 from tui.screens.home import HomeScreen
 
 
@@ -200,3 +202,45 @@ async def test_an_unexpected_error_of_a_check_is_a_finding(
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, NewRun) and "Input/output error" in findings(app), pilot)
+
+
+def form(app: FtuiApp) -> dict[str, str]:
+    """What stands in the form; nothing before it is there."""
+    return {str(box.id): box.value for box in app.screen.query(Input)}
+
+
+def burst(app: FtuiApp, *keys: str) -> None:
+    """Press keys faster than the app can act on them: no waiting between them."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else {"space": " ", "equals_sign": "="}.get(key)))
+
+
+async def test_what_is_typed_ahead_lands_where_it_was_meant_to(workspace: Workspace) -> None:
+    """Not in the list of runs (where d starts the demo), nor in the field before: the form is not even there yet."""
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        burst(app, "n", "tab", *"mod", "tab", *"data", "tab", *"name", "tab", *"seed", "equals_sign", "7")
+        burst(app, "shift+tab", "end", "s")
+        await until(lambda: form(app).get("name") == "names", pilot)
+        assert form(app) == {"recipe": "demo", "model": "mod", "dataset": "data", "name": "names", "options": "seed=7"}
+        burst(app, "escape", "n", "tab", "x")
+        app.post_message(events.Paste("yz"))
+        await until(lambda: form(app).get("model") == "xyz", pilot)
+        assert len(app.screen_stack) == 2
+    assert list(workspace.runs_dir.iterdir()) == []
+
+
+async def test_a_widget_that_keeps_a_key_holds_up_none_for_long(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.ordered_keys.LOST_S", 0.2)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, NewRun) and app.focused is not None, pilot)
+        post = app.focused.post_message
+        monkeypatch.setattr(app.focused, "post_message", lambda told: isinstance(told, KeyDone) or post(told))
+        burst(app, "x", "y")
+        await until(lambda: form(app)["recipe"] == "x", pilot)
+        app.screen.set_focus(field(app, "model"))
+        await until(lambda: form(app)["model"] == "y", pilot)

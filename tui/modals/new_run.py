@@ -74,7 +74,9 @@ class NewRun(Modal[RunFolder | None]):
         panel = Vertical(classes="panel")
         panel.border_title = _("new run")
         with panel:
-            yield from self._field("recipe", _("recipe"), _("a name below, or the path of a file"))
+            # Selected by the focus: what is typed takes its place.
+            first = self._recipes[0] if self._recipes else ""
+            yield from self._field("recipe", _("recipe"), _("a name below, or the path of a file"), first)
             recipes = OptionList(*(Option(name, id=f"r{i}") for i, name in enumerate(self._recipes)), id="recipes")
             recipes.can_focus = False
             yield recipes
@@ -85,17 +87,12 @@ class NewRun(Modal[RunFolder | None]):
             yield Static(id="findings")
             yield KeyBar("new_run")
 
-    def _field(self, name: str, label: str, placeholder: str = "") -> ComposeResult:
+    def _field(self, name: str, label: str, placeholder: str = "", value: str = "") -> ComposeResult:
         with Horizontal(classes="row"):
             yield Label(label)
-            field = Input(placeholder=placeholder, id=name, compact=True)
+            field = Input(value, placeholder=placeholder, id=name, compact=True)
             field.cursor_blink = False
             yield field
-
-    def on_mount(self) -> None:
-        """Begin with the first recipe."""
-        if self._recipes:
-            self.query_one("#recipe", Input).value = self._recipes[0]
 
     # The form
 
