@@ -70,7 +70,7 @@ def start(
         refuse(ready.planned, where=str(ready.source), force=force)
 
         def fill(folder: RunFolder, final_name: str) -> None:
-            _fill(folder, final_name, ready, list(overrides))
+            _fill(folder, final_name, ready, list(overrides), force=force)
 
         run = workspace.claim_run(name, ready.source.stem, fill)
         lock = _take_lock(run)
@@ -83,13 +83,17 @@ def start(
         ready.placement.release()
 
 
-def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str]) -> None:
+def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str], *, force: bool) -> None:
     from engine.run.statefile import fresh
 
     loaded, source, placement = ready.loaded, ready.source, ready.placement
     text = loaded.text
     if overrides:
-        text = text.rstrip("\n") + "\n\n# given on the command line:\n" + "".join(f"#   {o}\n" for o in overrides)
+        text = (
+            text.rstrip("\n")
+            + "\n\n# given on the command line:\n"
+            + "".join(f"#   {line}\n" for given in overrides for line in given.splitlines())
+        )
     for path in (folder.logs, folder.data, folder.checkpoints):
         path.mkdir()
     write_atomic(folder.recipe, text.encode())
@@ -100,6 +104,7 @@ def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str]) -
         "origin": loaded.origin,
         "overrides": overrides,
         "source": str(source),
+        "skip_bad_rows": force,
     }
     write_json(folder.resolved, document)
     if ready.planned.document is not None:
@@ -140,7 +145,10 @@ def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str,
         if state.get("supervisor") == ProcessId.current().to_json():  # it had no chance to say so itself
             known = error if isinstance(error, FtuiError) else FtuiError(_("the start was interrupted"))
             state.update(state="failed", error=known.to_json(), exit_code=known.exit_code, ended=time.time())
-            write_json(run.state, state)
+            try:
+                write_json(run.state, state)
+            except OSError:  # a full disk: better no state at all than one that claims to live as long as we do
+                run.state.unlink(missing_ok=True)
         raise
 
 

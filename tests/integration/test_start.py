@@ -112,6 +112,25 @@ def test_a_supervisor_that_cannot_come_up_leaves_a_failed_run_and_not_a_live_one
     assert row["state"] == "failed" and "did not start" in row["error"]["message"]
 
 
+def test_a_start_that_fails_on_a_full_disk_leaves_nothing_that_looks_alive(
+    stand_in: StandIn, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: object, **_named: object) -> None:
+        monkeypatch.setattr(launch, "write_json", full)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launch, "daemonize", full)
+    with pytest.raises(OSError, match="space"):
+        launch.start(stand_in.workspace, recipe, name="a")
+    assert status.summary(stand_in.workspace.find("a"))["state"] == "lost"  # though we, who made it, are alive
+
+
+def test_an_override_of_several_lines_stays_a_comment(stand_in: StandIn, recipe: Path) -> None:
+    run = launch.start(stand_in.workspace, recipe, ["x-note=one\nlearning_rate: 7"]).run
+    assert "\nlearning_rate" not in run.recipe.read_text()
+    ended(run)
+
+
 def test_two_starts_at_once_are_two_runs(stand_in: StandIn, recipe: Path) -> None:
     stand_in.plan(steps=5000)
     command = [sys.executable, "-m", "tui", "--json", "run", str(recipe)]
