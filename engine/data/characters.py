@@ -25,6 +25,7 @@ RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 # Scripts that are written with joiners between letters (Arabic, Indic, Mongolian, ...) or without spaces (Thai, Khmer).
 JOINING = re.compile("[\u0600-\u07ff\u0840-\u0dff\u0e00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u00a9\u00ae\u203c-\u3299\ufe0f\u20e3\U0001f000-\U0001faff\U000e0020-\U000e007f]")
+FEW = 3  # soft hyphens come with text from web pages and books; one here and there is no reason to speak
 FLAG = "\U0001f3f4"  # a black flag: tag characters after it spell a region
 
 LEAD2, LEAD3, LEAD4 = "[\u00c2-\u00df]", "[\u00e0-\u00ef]", "[\u00f0-\u00f4]"
@@ -50,9 +51,11 @@ def check(text: str, say: Say) -> None:
 
 
 def _suspects(text: str, start: int, say: Say) -> None:
-    escapes = [match.span() for match in ANSI.finditer(text, max(0, start - 1))]
-    if escapes:
+    escaped = {at for match in ANSI.finditer(text, max(0, start - 1)) for at in range(*match.span())}
+    if escaped:
         say("ansi_escape")
+    right_to_left = RIGHT_TO_LEFT.search(text) is not None
+    hyphens = text.count("\u00ad") > FEW
     for match in SUSPECT.finditer(text, start):
         sign, at = match.group(), match.start()
         name = f"U+{ord(sign):04X}"
@@ -63,7 +66,7 @@ def _suspects(text: str, start: int, say: Say) -> None:
         elif sign in BIDI:
             say("bidi_control", name)
         elif sign in DIRECTION_MARKS:
-            if not RIGHT_TO_LEFT.search(text):
+            if not right_to_left:
                 say("bidi_control", name)
         elif sign >= "\U000e0000":
             if not _spells_flag(text, at):
@@ -72,15 +75,10 @@ def _suspects(text: str, start: int, say: Say) -> None:
             if not _joins(text, at):
                 say("zero_width", name)
         elif sign in ZERO_WIDTH:
-            if not (_few(text) if sign == "\u00ad" else sign == "\u200b" and _joins(text, at)):
+            if hyphens if sign == "\u00ad" else not (sign == "\u200b" and _joins(text, at)):
                 say("zero_width", name)
-        elif sign == "\x85" or not any(first <= at < last for first, last in escapes):
+        elif at not in escaped:
             say("control_char", name)
-
-
-def _few(text: str) -> bool:
-    """Soft hyphens come with text from web pages and books; one here and there is no reason to speak."""
-    return text.count("\u00ad") <= 3
 
 
 def _joins(text: str, at: int) -> bool:

@@ -289,7 +289,7 @@ def _compare(train: list[FileResult], evaluation: list[FileResult]) -> None:
     found = duplicates.overlap(ours, theirs)
     for kind, subtype, partner in (
         ("train_eval_overlap", "", found.same),
-        ("train_eval_overlap", "near", found.alike),
+        ("train_eval_overlap", "near", np.where(found.prompt >= 0, -1, found.alike)),
         ("train_eval_prompt_overlap", "", found.prompt),
     ):
         for place in np.flatnonzero(partner >= 0):

@@ -153,7 +153,7 @@ def overlap(train: Prints, held_out: Prints) -> Overlap:
     open_rows = np.flatnonzero((same < 0) & held_out.keys.any(axis=1))
     if len(open_rows) and len(train.line):
         alike[open_rows] = _similar_across(train, held_out, open_rows)
-    prompt[(same >= 0) | (alike >= 0)] = -1
+    prompt[same >= 0] = -1
     return Overlap(same, alike, prompt)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -28,19 +29,24 @@ TURKISH = re.compile("[ğşıİ]|\\bara\\b|telefon|numara")
 
 def find(text: str) -> Iterator[Found]:
     """Each phone number as (phone_<country>, start, end); the same place may come twice."""
+    found: set[int] = set()  # where the digits of a number end: what a word announces is mostly found before
     for match in INTERNATIONAL.finditer(text):
         if region := _international(match.group()):
+            found.add(match.end())
             yield f"phone_{region}", *match.span()
     for region, pattern in WRITTEN:
         for match in pattern.finditer(text):
+            found.add(match.end())
             yield f"phone_{region.lower()}", *match.span()
     if WORDS.search(text):
+        regions = _likely(text)
         for match in AFTER_WORD.finditer(text):
             named = WORDS.search(text, max(0, match.start() - WINDOW), match.start())
-            if named and (region := _national(match.group(), text)):
+            if named and match.end() not in found and (region := _national(match.group(), regions)):
                 yield f"phone_{region}", *match.span()
 
 
+@functools.lru_cache(maxsize=4096)
 def _international(number: str) -> str | None:
     """The country of a number with its country code, "int" for a code of several countries; None for no number."""
     import phonenumbers
@@ -59,12 +65,18 @@ def _international(number: str) -> str | None:
     return "int" if region in (None, "001", "ZZ") else str(region).lower()
 
 
-def _national(number: str, text: str) -> str | None:
-    """The first likely country in which these digits are a number."""
+def _likely(text: str) -> tuple[str, ...]:
+    """Countries in the order in which a text's numbers are tried."""
+    first = ("RU", "KZ", "UA") if CYRILLIC.search(text) else ("TR",) if TURKISH.search(text) else ()
+    return (*first, *REGIONS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _national(number: str, regions: tuple[str, ...]) -> str | None:
+    """The first of some countries in which these digits are a number."""
     import phonenumbers
 
-    first = ("RU", "KZ", "UA") if CYRILLIC.search(text) else ("TR",) if TURKISH.search(text) else ()
-    for region in (*first, *REGIONS):
+    for region in regions:
         try:
             parsed = phonenumbers.parse(number, region)
         except phonenumbers.NumberParseException:

@@ -151,7 +151,7 @@ def _turns(shown: Shown, row: Row) -> None:
 def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None) -> None:
     """The rendered text: trained parts in the accent color, the rest dim, what is cut in red."""
     shown.flowing = True
-    total = len(encoded.ids)
+    total = encoded.total
     kept = total if max_length is None else min(total, max_length)
     trained = encoded.trained[:kept].count(1)
     how = _("all tokens are trained")

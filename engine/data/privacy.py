@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from engine.data import identifiers, phones, secrets
+from engine.data.spans import Spans
 
 Found = tuple[str, int, int]
 # Every number that this module looks for has six digits or more, close together, or is an address with dots.
@@ -60,10 +61,8 @@ def find(text: str, lower: str | None = None) -> list[tuple[str, str, int, int]]
     if len(found) < 2:
         return found
     # The longest at a place wins; among equals the one found first (secrets, then the surer kinds).
-    taken: list[tuple[str, str, int, int]] = []
-    for item in sorted(found, key=lambda item: item[2] - item[3]):
-        if not any(item[2] < other[3] and other[2] < item[3] for other in taken):
-            taken.append(item)
+    spans = Spans()
+    taken = [item for item in sorted(found, key=lambda item: item[2] - item[3]) if spans.take(item[2], item[3])]
     return sorted(taken, key=lambda item: item[2])
 
 

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from engine.data.spans import Spans
+
 # A key is not part of a longer word.
 START = r"(?<![A-Za-z0-9_])"
 END = r"(?![A-Za-z0-9_-])"
@@ -87,7 +89,7 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
         text: the text.
         lower: the same in lower case.
     """
-    taken: list[tuple[int, int]] = []
+    spans = Spans()
     # A key is a long word; most rows have none, and need not be searched for every service's mark.
     long = max(map(len, text.split()), default=0) >= SHORTEST
     for shape in dict.fromkeys([shape for mark, shape in MARKS if mark in text] if long else []):
@@ -98,15 +100,13 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
                 continue
             if shape.subtype == "url_password" and PLACEHOLDER.search(value):
                 continue
-            if not any(start < last and first < end for first, last in taken):
-                taken.append((start, end))
+            if spans.take(start, end):
                 yield shape.subtype, start, end
     if [word for word in ASSIGNMENT_WORDS if word in lower]:
         for match in ASSIGNMENT.finditer(text):
             start, end = match.span("value")
-            free = not any(start < last and first < end for first, last in taken)
-            if free and _is_secret_value(match.group("value"), match.group()[: start - match.start()]):
-                taken.append((start, end))
+            before = match.group()[: start - match.start()]
+            if _is_secret_value(match.group("value"), before) and spans.take(start, end):
                 yield "password" if "pass" in match.group().lower()[:16] else "api_key", start, end
 
 

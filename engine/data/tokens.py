@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+LIMIT = 2_000_000  # characters of a row that are tokenized: beyond any context, and a gigabyte less of memory
 UNBOUNDED = 10**9  # a model_max_length beyond it means "none"
 
 
@@ -34,6 +35,12 @@ class Encoded:
     trained: bytearray
     offsets: list[Span] = field(default_factory=list)
     text: str = ""
+    share: float = 1.0  # of the row that was tokenized: of an enormous one only the beginning is
+
+    @property
+    def total(self) -> int:
+        """How many tokens the row has, reckoned up where only its beginning was tokenized."""
+        return round(len(self.ids) / self.share)
 
 
 @dataclass
@@ -65,15 +72,15 @@ class Model:
                 ready.append((place, *self._render(row)))
             except TemplateError as error:
                 results[place] = error
-        encodings = self.tokenizer.encode_batch([text for _p, text, _s, _q in ready], add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch([text[:LIMIT] for _p, text, _s, _q in ready], add_special_tokens=False)
         for (place, text, spans, prompt), encoding in zip(ready, encodings, strict=True):
             ids, offsets = encoding.ids, encoding.offsets  # each is made anew when asked for
             if prompt is not None:
-                shared = _common(self.tokenizer.encode(prompt, add_special_tokens=False).ids, ids)
+                shared = _common(self.tokenizer.encode(prompt[:LIMIT], add_special_tokens=False).ids, ids)
                 trained = _after(shared, len(ids))
             else:
                 trained = _after(0, len(ids)) if spans is None else mask(offsets, spans)
-            results[place] = Encoded(ids, trained, offsets, text)
+            results[place] = Encoded(ids, trained, offsets, text, min(1.0, LIMIT / max(1, len(text))))
         return [result for result in results if result is not None]
 
     def _render(self, row: Row) -> tuple[str, list[Span] | None, str | None]:
@@ -94,15 +101,17 @@ class Model:
         eos = self.special.get("eos_token", "")
         if row.text is not None:
             text = row.text if not eos or row.text.endswith(eos) else row.text + eos
-            encoding = self.tokenizer.encode(text)
-            return Encoded(encoding.ids, _after(0, len(encoding.ids)), encoding.offsets, text)
+            encoding = self.tokenizer.encode(text[:LIMIT])
+            share = min(1.0, LIMIT / max(1, len(text)))
+            return Encoded(encoding.ids, _after(0, len(encoding.ids)), encoding.offsets, text, share)
         assert row.messages is not None
         prompt = row.messages[0]["content"]
         answer = (row.chosen or row.messages[1:])[0]["content"]
         text = prompt + answer if not eos or answer.endswith(eos) else prompt + answer + eos
-        encoding = self.tokenizer.encode(text)
-        shared = _common(self.tokenizer.encode(prompt).ids, encoding.ids)
-        return Encoded(encoding.ids, _after(shared, len(encoding.ids)), encoding.offsets, text)
+        encoding = self.tokenizer.encode(text[:LIMIT])
+        shared = _common(self.tokenizer.encode(prompt[:LIMIT]).ids, encoding.ids)
+        share = min(1.0, LIMIT / max(1, len(text)))
+        return Encoded(encoding.ids, _after(shared, len(encoding.ids)), encoding.offsets, text, share)
 
 
 def _common(a: list[int], b: list[int]) -> int:

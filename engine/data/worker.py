@@ -293,7 +293,7 @@ class _Checker:
                 if model.template is not None:
                     self._say("template_error", str(encoded), self._refused(row, model))
                 continue
-            length = len(encoded.ids)
+            length = encoded.total
             lengths.append(length)
             kept = encoded.trained if most is None else encoded.trained[:most]
             trained = kept.count(1)

@@ -46,6 +46,14 @@ def test_cut_rows_and_rows_of_which_nothing_is_left(tmp_path):
     assert of_kind(report, "no_trained_tokens")[0].level == "error"
 
 
+def test_of_an_enormous_row_only_the_beginning_is_tokenized(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.data.tokens.LIMIT", 1000)
+    rows = [talk("Short question?", "word " * 2000)]
+    report = check_rows(tmp_path, rows, model=str(make_model(tmp_path / "model")), max_length=100)
+    assert lines(report, "truncated") == [1]
+    assert report.tokens["max"] == pytest.approx(10_036, rel=0.05)
+
+
 def test_prompt_and_completion_are_masked_without_a_template(tmp_path):
     rows = [{"prompt": "Eggs?", "completion": " Eight."}, {"text": "Eggs take eight minutes."}]
     report = check_rows(tmp_path, rows, model=str(make_model(tmp_path / "model", None)))
