@@ -64,9 +64,9 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("open", "enter", "open_run", "open"),
         Key("new", "n", "new_run", "new run"),
         Key("plan", "p", "plan", "plan"),
-        Key("demo", "d", "demo", "demo"),
         Key("resume", "r", "resume_run", "resume"),
         Key("stop", "x", "stop_run", "stop with save"),
+        Key("demo", "d", "demo", "demo"),
         Key("copy", "y,c", "copy", "copy the run's path or error", show=False),
     ),
     "run": (

@@ -45,13 +45,17 @@ def test_no_key_is_eaten_by_a_terminal_or_given_twice(table: str) -> None:
 
 
 def test_every_key_has_an_action() -> None:
+    from tui.modals.ask import Ask
     from tui.modals.confirm import Confirm
     from tui.modals.new_run import NewRun
+    from tui.screens.planner import PlannerScreen
     from tui.screens.run import RunScreen
+    from tui.widgets.plan_form import PlanChoice, PlanInput
     from tui.widgets.run_table import RunTable
 
     owners = {"app": FtuiApp, "list": RunTable, "home": HomeScreen, "run": RunScreen, "new_run": NewRun}
-    owners |= {"confirm": Confirm, "detail": Detail, "help": Help, "scroll": Help}
+    owners |= {"confirm": Confirm, "detail": Detail, "help": Help, "scroll": Help, "ask": Ask}
+    owners |= {"planner": PlannerScreen, "plan_choice": PlanChoice, "plan_number": PlanInput}
     assert owners.keys() == TABLES.keys()
     for table, owner in owners.items():
         for key in TABLES[table]:

@@ -24,6 +24,7 @@ def loaded(code: str) -> set[str]:
         "import tui.app",
         "import tui.app, tui.palette, tui.screens.home, tui.screens.run, tui.sources.run_listing",
         "import tui.modals.new_run, tui.modals.help, tui.modals.detail, tui.modals.confirm",
+        "import tui.screens.planner, tui.modals.ask, tui.commands.plan, tui.plan_text, engine.plan.draft",
         "import engine.recipe, engine.settings, engine.run.status, engine.run.launch, engine.run.control",
         "import engine.keeper, engine.checkpoint, engine.hardware, engine.process",
     ],
@@ -41,5 +42,14 @@ def test_the_app_makes_its_other_screens_later() -> None:
     names = subprocess.run(
         [sys.executable, "-P", "-c", f"import tui.app, tui.screens.home\n{SHOW}"], capture_output=True, text=True
     ).stdout
-    for late in ("tui.screens.run", "tui.modals.new_run", "tui.palette", "babel.numbers", "psutil", "numpy"):
+    for late in (
+        "tui.screens.run",
+        "tui.screens.planner",
+        "engine.plan",
+        "tui.modals.new_run",
+        "tui.palette",
+        "babel.numbers",
+        "psutil",
+        "numpy",
+    ):
         assert f'"{late}"' not in names, late

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -106,6 +106,7 @@ class PlannerScreen(Screen[None]):
         super().__init__()
         self._asked = (name or FIRST, list(overrides))
         self._draft: Draft | None = None
+        self._values: dict[str, Any] = {}
         self._outcome: Outcome | None = None
         self._before: list[Draft] = []
         self._last_key: str | None = None
@@ -157,10 +158,10 @@ class PlannerScreen(Screen[None]):
         self._draft = draft
         self.query_one(PlanTitle).show(draft)
         try:
-            values = draft.values()
-        except UsageError:  # the plan says what is wrong; the fields keep what they say themselves
-            values = draft.said
-        self.query_one(PlanForm).show(draft, values, typing)
+            self._values = draft.values()
+        except UsageError:  # the plan says what is wrong; what follows from the recipe stays as it was
+            self._values = {**self._values, **draft.said}
+        self.query_one(PlanForm).show(draft, self._values, typing)
         self._answer_soon()
         self.refresh_bindings()
 

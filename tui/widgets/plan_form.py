@@ -138,9 +138,9 @@ class PlanInput(Input):
         if self.field.kind == "number" and event.key in steps:
             event.prevent_default()
             event.stop()
-            self.step(steps[event.key])
+            self.action_step(steps[event.key])
 
-    def step(self, by: int) -> None:
+    def action_step(self, by: int) -> None:
         """Double or halve."""
         try:
             now = float(self.value or self.placeholder.replace(",", ""))

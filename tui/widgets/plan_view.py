@@ -178,13 +178,16 @@ class PlanView(CellWidget):
         return lines
 
     def _verdict(self) -> Line:
-        from engine.plan.plan import describe_verdict
-
         assert self._outcome is not None
         result = self._outcome.result
         state, ink = VERDICT.get(result.verdict or "", ("queued", Ink.MUTED))
         room = words.room(result)
-        text = f"{self.glyphs.state(state)} {describe_verdict(result)}" + (f", {room}" if room else "")
+        said = {
+            "fits": _("fits"),
+            "tight": _("tight (± {band} %)").format(band=number(100 * result.band)),
+            "no": _("does not fit"),
+        }.get(result.verdict or "", _("no card to hold it against"))
+        text = f"{self.glyphs.state(state)} {said}" + (f", {room}" if room else "")
         return Line([(1, text, ink), (cell_len(text) + 3, f"{self.glyphs.dot} {words.needs(result)}", Ink.PLAIN)])
 
     def _sign(self, key: str) -> str:
@@ -233,7 +236,7 @@ class PlanView(CellWidget):
         if outcome.own_cost is not None:
             rows.insert(0, _("{amount} at this server's price").format(amount=money(*outcome.own_cost)))
         lines += [
-            _labelled(_("MONEY") if index == 0 else "", text, 0 if index == 0 else 3) for index, text in enumerate(rows)
+            _labelled(_("MONEY") if index == 0 else "", text, 0 if index == 0 else 5) for index, text in enumerate(rows)
         ]
         lines.append(self._disk())
         if not words.on_cpu(result):
