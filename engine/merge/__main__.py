@@ -1,0 +1,86 @@
+"""`python -m engine.merge`: carries a plan out. The job comes as JSON on stdin, events go out as JSON lines."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+EVERY = 0.5  # seconds between words about progress
+
+
+def main() -> int:
+    """Write the files, then check them; every outcome is an event."""
+    out = sys.stdout
+    sys.stdout = sys.stderr  # a library that prints must not spoil the stream of events
+    job = json.loads(sys.stdin.read())
+    try:
+        _stream(job, out)
+        _check(job, out)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        _tell(out, event="error", kind="disk_full" if full else "io", text=error.strerror or str(error))
+        return 1
+    return 0
+
+
+def _tell(out: TextIO, **event: Any) -> None:
+    out.write(json.dumps(event) + "\n")
+    out.flush()
+
+
+def _stream(job: dict[str, Any], out: TextIO) -> None:
+    from engine.merge.stream import Stream
+
+    last = time.monotonic()
+
+    def say(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            _tell(out, event="progress", done=done)
+
+    begin = time.monotonic()
+    stream = Stream(Path(job["staging"]), say)
+    stream.write(job["plan"]["shards"])
+    _tell(
+        out,
+        event="streamed",
+        seconds=round(time.monotonic() - begin, 3),
+        bytes=stream.done,
+        peak_rss_bytes=_peak(),
+        not_finite=stream.not_finite[:20],
+        pairs=len(stream.pairs),
+        zero_pairs=sum(not nonzero for nonzero in stream.pairs.values()),
+    )
+
+
+def _check(job: dict[str, Any], out: TextIO) -> None:
+    from engine.merge import check, logits
+
+    staging, plan = Path(job["staging"]), job["plan"]
+    _tell(out, event="checked", **check.tensors(staging, plan["shards"]))
+    if not job["logits"]:
+        return
+    _tell(out, event="comparing")
+    try:
+        found = logits.compare(job["base"], job["adapter"], staging, plan["dtype"], plan["vocab"], job["numbers"])
+        _tell(out, event="logits", **found)
+    except logits.Skipped as error:
+        _tell(out, event="logits", skipped=str(error))
+
+
+def _peak() -> int:
+    """The most memory this process has held (VmHWM: ru_maxrss would count the parent's before the exec)."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

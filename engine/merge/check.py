@@ -1,0 +1,103 @@
+"""The written files against PEFT's arithmetic: read back with another reader, computed another way, whole tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from engine.merge.arithmetic import DTYPES
+from engine.merge.tensors import Ref
+
+SAMPLE = 24  # changed tensors looked at, and as many that must not have changed
+LARGEST = 400_000_000  # numbers of a tensor that is still looked at whole
+ULPS = {"F32": 2.0**-21, "BF16": 2.0**-7, "F16": 2.0**-9}  # one rounding may fall the other way
+
+
+def tensors(staging: Path, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    """Compare a sample; the largest difference, the tolerance (relative), and the names of tensors that fail."""
+    rows = [(shard["file"], tensor) for shard in shards for tensor in shard["tensors"]]
+    picked = _sample([row for row in rows if row[1]["changed"]]) + _sample(
+        [row for row in rows if not row[1]["changed"]]
+    )
+    worst, equal, bad = 0.0, 0, []
+    for file, tensor in picked:
+        with safe_open(staging / file, framework="pt") as reader:
+            written = reader.get_tensor(tensor["name"])
+        wanted = _expected(tensor)
+        same = written.dtype == wanted.dtype and written.shape == wanted.shape
+        if same and torch.equal(written, wanted):
+            equal += 1
+            continue
+        if not same:
+            bad.append(tensor["name"])
+            continue
+        difference = (written.double() - wanted.double()).abs()
+        limit = wanted.double().abs() * ULPS.get(tensor["dtype"], 0.0) + 1e-7
+        worst = max(worst, float(difference.max()))
+        if not bool((difference <= limit).all()):
+            bad.append(tensor["name"])
+    return {"tensors": len(picked), "equal": equal, "max_abs_diff": worst, "bad": bad}
+
+
+def _sample(rows: list[Any]) -> list[Any]:
+    """Spread over the model, with the first of each kind of addition among them."""
+    small = [row for row in rows if _numbers(row[1]) <= LARGEST]
+    kinds = {tuple(op["kind"] for op in row[1]["ops"]): row for row in reversed(small)}
+    step = max(1, len(small) // SAMPLE)
+    chosen = list(kinds.values())
+    chosen += [row for row in small[::step][: SAMPLE - len(chosen)] if row not in chosen]
+    return chosen
+
+
+def _numbers(tensor: dict[str, Any]) -> int:
+    count = 1
+    for n in tensor["source"]["shape"]:
+        count *= n
+    return count
+
+
+def _load(ref: dict[str, Any]) -> torch.Tensor:
+    found = Ref.from_json(ref)
+    with open(found.file, "rb") as file:
+        file.seek(found.begin)
+        data = bytearray(file.read(found.size))
+    return torch.frombuffer(data, dtype=DTYPES[found.dtype]).reshape(found.shape) if data else torch.empty(found.shape)
+
+
+def _expected(tensor: dict[str, Any]) -> Any:
+    """PEFT's own steps, as its layers write them."""
+    weight = _load(tensor["source"])
+    if tensor["dtype"] != tensor["source"]["dtype"]:
+        weight = weight.float()
+    for op in tensor["ops"]:
+        weight = _added(weight, op)
+    return weight.to(DTYPES[tensor["dtype"]])
+
+
+def _added(weight: torch.Tensor, op: dict[str, Any]) -> Any:
+    b = _load(op["b"]).float()
+    if op["kind"] == "rows":
+        return weight.index_copy(0, torch.tensor(op["rows"]), b.to(weight.dtype))
+    if op["kind"] == "bias":
+        return (weight + b * op["scale"]).to(weight.dtype)
+    a = _load(op["a"]).float()
+    if op["kind"] == "experts":
+        count = op["experts"]
+        pairs = [(b[:, e::count], a[e * (a.shape[0] // count) : (e + 1) * (a.shape[0] // count)]) for e in range(count)]
+        deltas = [(x @ y).T if op["transposed"] else x @ y for x, y in pairs]
+        delta = torch.stack(deltas) if op["expert"] is None else deltas[op["expert"]][op["low"] : op["high"]]
+        return (weight + (delta * op["scale"]).to(weight.dtype)).to(weight.dtype)
+    delta = (b @ a) * op["scale"]
+    if op["transposed"]:
+        delta = delta.T
+    if op["m"] is None:
+        delta = delta if op["kind"] == "linear" else delta.to(weight.dtype)
+        return (weight + delta).to(weight.dtype)
+    plain = weight.T if op["transposed"] else weight
+    inner = delta.T if op["transposed"] else delta
+    magnitude = _load(op["m"]).float().reshape(-1, 1)
+    result = magnitude / torch.linalg.norm(plain + inner, dim=1).reshape(-1, 1) * (plain + inner)
+    return (result.T if op["transposed"] else result).to(weight.dtype)
