@@ -132,7 +132,8 @@ def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str) -
             fix=_("TERM to process {pid} stops the run with a save").format(pid=supervisor.pid),
             kind="socket_in_use",
         )
-    connection.sendall(orjson.dumps({"do": do}) + b"\n")
+    with contextlib.suppress(BrokenPipeError):  # a refusal that came before the question can still be read
+        connection.sendall(orjson.dumps({"do": do}) + b"\n")
     data = b""
     while not data.endswith(b"\n"):
         piece = connection.recv(65536)
