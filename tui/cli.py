@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("tui.commands.stop", "stop a run with everything saved"),
     "resume": ("tui.commands.resume", "go on from the newest good checkpoint"),
     "ckpt": ("tui.commands.ckpt", "list, verify, pin, prune and copy checkpoints"),
+    "merge": ("tui.commands.merge", "merge an adapter into its base model, verified"),
     "recipe": ("tui.commands.recipe", "make or check a recipe"),
     "data": ("tui.commands.data", "check training data, look at its rows"),
     "keeper": ("tui.commands.keeper", "the workspace's background process"),
