@@ -182,9 +182,9 @@ def batch(given: dict[str, Any], values: dict[str, Any], num_gpus: int) -> tuple
                 times=times,
             ),
             where="global_batch_size",
-            fix=_("choose a multiple of {micro}, or leave gradient_accumulation_steps out").format(
-                micro=micro if accumulation is None else micro * accumulation
-            ),
+            fix=_("choose a multiple of {micro}").format(micro=micro)
+            if accumulation is None
+            else _("set it to {total}, or leave gradient_accumulation_steps out").format(total=micro * accumulation),
             kind="conflict",
         )
     return wanted, wanted // micro

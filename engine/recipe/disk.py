@@ -14,13 +14,14 @@ import orjson
 
 from engine.files import read_json
 from engine.findings import Finding
-from engine.recipe import paths
+from engine.recipe import hub, paths
 from engine.recipe.limits import KIND as NOT_YET
 from engine.recipe.model import Loaded, Recipe
 from engine.text import _
 from engine.workspace import RunFolder
 
-DATA_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
+PLAIN_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+DATA_SUFFIXES = (*PLAIN_SUFFIXES, *(p + z for p in PLAIN_SUFFIXES for z in (".gz", ".zst", ".bz2", ".xz")), ".parquet")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
 WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
@@ -28,6 +29,8 @@ ROWS_LOOKED_AT = 20
 ROW_LIMIT = 16 * 1024 * 1024  # a longer first line is left to the data's own check
 # What a check may pass with a warning (the files may come later), and a run may not.
 NEEDED_TO_RUN = frozenset((NOT_YET, "model_incomplete"))
+ROWS_READ = "path"  # in `Finding.extra`: the data file whose row is wrong
+LAST = 1 << 30  # findings without a line come behind those with one
 
 
 def check(loaded: Loaded, *, run: bool = False) -> list[Finding]:
@@ -43,10 +46,11 @@ def check(loaded: Loaded, *, run: bool = False) -> list[Finding]:
     for part in (_required(loaded), _model(recipe), _data(recipe, loaded.path.parent), _files(recipe), _output(recipe)):
         found += part
     if run:
+        found = [finding for finding in found if ROWS_READ not in finding.extra]  # a start reads them by itself
         for finding in found:
             if finding.kind in NEEDED_TO_RUN:
                 finding.level = "error"
-    return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.level))
+    return sorted(found, key=lambda finding: finding.lines[:1] or [LAST])
 
 
 def _required(loaded: Loaded) -> Iterator[Finding]:
@@ -65,6 +69,8 @@ def _required(loaded: Loaded) -> Iterator[Finding]:
 
 def _model(recipe: Recipe) -> Iterator[Finding]:
     name = recipe.get("model_name_or_path")
+    if isinstance(name, str) and name and paths.source("model_name_or_path", name) == "hub":
+        yield from _hub(recipe, name)
     if not paths.is_path("model_name_or_path", name):
         return
     folder, keys = Path(name), ("model_name_or_path",)
@@ -91,6 +97,24 @@ def _model(recipe: Recipe) -> Iterator[Finding]:
         return
     yield from _complete(recipe, folder)
     yield from _length(recipe, config)
+
+
+def _hub(recipe: Recipe, name: str) -> Iterator[Finding]:
+    """A name on the hub: in the cache, or to be downloaded when the run starts."""
+    keys = ("model_name_or_path",)
+    revision = recipe.get("model_revision")
+    found = list(hub.snapshots(name, None if revision in (None, "main") else str(revision)))
+    if found:
+        config = read_json(found[-1] / "config.json")
+        yield from _length(recipe, config if isinstance(config, dict) else {})
+    elif hub.offline():
+        detail = _("{name} is no folder here, and not on this machine as a model of the hub; HF_HUB_OFFLINE is set")
+        fix = _("give the model's folder, or unset HF_HUB_OFFLINE once to download it: `hf download {name}`")
+        yield recipe.finding("missing_model", "error", detail.format(name=name), fix.format(name=name), keys)
+    else:
+        detail = _("{name} is no folder here: it will be downloaded from the hub, which must be reachable")
+        fix = _("`hf download {name}` fetches it beforehand; a folder is written ./{name}")
+        yield recipe.finding("model_not_here", "warning", detail.format(name=name), fix.format(name=name), keys)
 
 
 def _complete(recipe: Recipe, folder: Path) -> Iterator[Finding]:
@@ -137,7 +161,7 @@ def _data(recipe: Recipe, folder: Path) -> Iterator[Finding]:
 
 def _dataset(recipe: Recipe, folder: Path, key: str, value: str) -> Iterator[Finding]:
     files = _files_of(value)
-    suffixes = ", ".join(DATA_SUFFIXES)
+    suffixes = ", ".join((*PLAIN_SUFFIXES, ".parquet"))
     if not files:
         path = Path(value)
         if path.is_dir():
@@ -162,7 +186,7 @@ def _dataset(recipe: Recipe, folder: Path, key: str, value: str) -> Iterator[Fin
             found = recipe.finding(
                 "dataset_unreadable", "error", f"{file}:{line}: {what}", _("correct the row"), (key,)
             )
-            found.extra["path"] = str(file)
+            found.extra[ROWS_READ] = str(file)
             yield found
 
 

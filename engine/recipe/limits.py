@@ -40,6 +40,11 @@ def limits(recipe: Recipe) -> list[Finding]:
         found.append(recipe.finding(KIND, "warning", detail, fix, (key,)))
     for key in (*paths.MODEL_KEYS, *paths.DATA_KEYS):
         value = recipe.given.get(key)
-        if isinstance(value, str) and (problem := paths.unsupported(key, value)):
+        if not isinstance(value, str):
+            continue
+        if problem := paths.unsupported(key, value):
             found.append(recipe.finding(KIND, "warning", *problem, (key,)))
+        elif problem := paths.unknown_builtin(key, value):
+            kind = "missing_model" if key in paths.MODEL_KEYS else "missing_dataset"
+            found.append(recipe.finding(kind, "error", *problem, (key,)))
     return found

@@ -89,6 +89,11 @@ def unsupported(key: str, value: str) -> tuple[str, str] | None:
             _("{key}: data from the hub ({value}) cannot be read yet").format(key=key, value=value[:80]),
             _("download it to this server and give the path"),
         )
+    return None
+
+
+def unknown_builtin(key: str, value: str) -> tuple[str, str] | None:
+    """What is wrong with a name of something built in that is not there, as (what, fix)."""
     known = BUILTIN_MODELS if key in MODEL_KEYS else BUILTIN_DATA
     if source(key, value) == "builtin" and value not in known:
         return (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
 from engine.findings import Finding
-from engine.run import planned
+from engine.run import datacheck, planned
+from engine.run.datacheck import FORCIBLE
 from engine.run.gpus import Placement, place
 from engine.run.planned import Planned
 from engine.text import _
@@ -18,16 +19,16 @@ from engine.workspace import Workspace
 if TYPE_CHECKING:
     from engine.recipe.model import Loaded
 
-DATA_KEYS = frozenset({"dataset_path", "eval_dataset_path"})
-
 
 class RecipeError(UsageError):
     """A recipe with errors: all of them are in `findings`."""
 
     kind = "recipe"
 
-    def __init__(self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None) -> None:
-        super().__init__(what, where=where, fix=fix)
+    def __init__(
+        self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None, kind: str | None = None
+    ) -> None:
+        super().__init__(what, where=where, fix=fix, kind=kind)
         self.findings = list(findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def prepare(
     source = recipes.find(recipe)
     loaded = recipes.load(source, list(overrides))
     findings = recipes.check(loaded, run=True)
+    refuse_errors(findings, str(source))
+    findings += datacheck.look(loaded.recipe)
     refuse_errors(findings, str(source), force=force)
     workspace.prepare()
     on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True
@@ -87,17 +90,30 @@ def prepare(
     return Prepared(source, loaded, resolved, placement, plan, findings + plan.findings)
 
 
-def refuse_errors(findings: Sequence[Finding], where: str, *, force: bool) -> None:
-    """Stop at a recipe's errors; `force` goes on in spite of those in the data.
+def refuse_errors(findings: Sequence[Finding], where: str, *, force: bool = False) -> None:
+    """Stop at errors; `force` makes warnings of those in single rows of the data, which the run then leaves out.
 
     Raises:
         RecipeError: there are some.
     """
-    errors = [f for f in findings if f.level == "error" and not (force and f.key in DATA_KEYS)]
-    if errors:
-        first = errors[0]
-        what = ": ".join(part for part in (first.key, first.detail or first.kind) if part)
-        if len(errors) > 1:
-            what = _("{first} (and {n} more)").format(first=what, n=len(errors) - 1)
-        line = f"{where}:{first.lines[0]}" if first.lines else where
-        raise RecipeError(what, findings, where=line, fix=first.fix or None)
+    for finding in findings:
+        if force and finding.level == "error" and finding.extra.get(FORCIBLE):
+            finding.level = "warning"
+    errors = [finding for finding in findings if finding.level == "error"]
+    if not errors:
+        return
+    first = errors[0]
+    what, place = first.detail or first.kind, str(first.extra.get("file") or where)
+    if len(errors) > 1:
+        what = _("{first} (and {n} more)").format(first=what, n=len(errors) - 1)
+    if override := first.extra.get("override"):
+        place = _("{value} on the command line").format(value=override)
+    elif first.lines:
+        place += f":{first.lines[0]}"
+    fix = first.fix
+    if all(finding.extra.get(FORCIBLE) for finding in errors):
+        fix = _("{fix}; --force starts without such rows").format(fix=fix)
+    elif not any(finding.extra.get("file") for finding in errors):
+        fix = _("{fix}; `ftui recipe check {recipe}` lists all").format(fix=fix, recipe=where) if fix else ""
+    kind = "data" if all(finding.extra.get("file") for finding in errors) else None
+    raise RecipeError(what, findings, where=place, fix=fix or None, kind=kind)

@@ -84,12 +84,13 @@ def load(job: Job) -> tuple[Dataset, Dataset | None]:
 def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[str, Any]:
     folder = job.run.data
     files = rows.locate(job)
-    train = _read(files, arguments.dataset_text_field, work / "train")
+    left_out = rows.LeftOut() if job.skip_bad_rows else None
+    train = _read(files, arguments.dataset_text_field, work / "train", left_out)
     sources = _sources(files)
     held_out = 0.0
     if evaluation_path := job.get("eval_dataset_path"):
         eval_files = rows.resolve(str(evaluation_path))
-        evaluation: Dataset | None = _read(eval_files, arguments.dataset_text_field, work / "eval")
+        evaluation: Dataset | None = _read(eval_files, arguments.dataset_text_field, work / "eval", left_out)
         sources += _sources(eval_files)
     else:
         held_out = float(job.get("test_size", 0))
@@ -137,6 +138,7 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
         "sources": sources,
         "data_sha256": hashlib.sha256("".join(source["sha256"] for source in sources).encode()).hexdigest(),
         "held_out_share": held_out,
+        "left_out": {"rows": left_out.count, "first": left_out.first} if left_out else None,
         **counts,
     }
 
@@ -151,12 +153,15 @@ def _sources(files: list[Path]) -> list[dict[str, Any]]:
     return [{"path": str(file), "bytes": file.stat().st_size, "sha256": sha256_file(file)} for file in files]
 
 
-def _read(files: list[Path], text_field: str, cache: Path) -> Dataset:
+def _read(files: list[Path], text_field: str, cache: Path, left_out: rows.LeftOut | None) -> Dataset:
     """The rows of the files as a dataset on disk."""
-    first = next(rows.read(files, text_field), None)
+    first = next(rows.read(files, text_field, left_out and rows.LeftOut()), None)
     if first is None:
         raise UsageError(
-            _("the training data holds no rows"), where=", ".join(str(f) for f in files[:3]), kind="no_rows"
+            _("the training data holds no row that can be trained on"),
+            where=", ".join(str(f) for f in files[:3]),
+            fix=_("`ftui data check` says what is wrong with it"),
+            kind="no_rows",
         )
     # Json: messages differ in their keys from row to row, which a fixed schema would fill up with nulls.
     kinds = {
@@ -166,7 +171,7 @@ def _read(files: list[Path], text_field: str, cache: Path) -> Dataset:
     names = list(kinds)
 
     def generate() -> Iterator[dict[str, Any]]:
-        for row in rows.read(files, text_field):
+        for row in rows.read(files, text_field, left_out):
             yield {name: row.values.get(name) for name in names}
 
     return Dataset.from_generator(generate, features=Features(kinds), cache_dir=str(cache))

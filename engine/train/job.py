@@ -22,6 +22,7 @@ class Job:
     rank: Rank
     recipe: dict[str, Any]
     origin: dict[str, str] = field(default_factory=dict)
+    skip_bad_rows: bool = False  # started with --force: rows that cannot be trained on are left out
 
     @property
     def run(self) -> RunFolder:
@@ -69,7 +70,7 @@ def load(rank: Rank) -> Job:
             kind="bad_run_folder",
         )
     origin = document.get("origin")
-    job = Job(rank, recipe, origin if isinstance(origin, dict) else {})
+    job = Job(rank, recipe, origin if isinstance(origin, dict) else {}, document.get("skip_bad_rows") is True)
     _refuse(job)
     return job
 

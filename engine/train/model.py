@@ -11,11 +11,13 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from engine.errors import UsageError
+from engine.recipe import hub
 from engine.text import _
 from engine.train import builtin
 from engine.train.job import Job
 from engine.train.ranks import Ranks
 
+HUB_TIMEOUT_S = 15.0
 # LoraConfig's fields that the recipe names in TRL's way.
 LORA_NAMES = {
     "r": "lora_r",
@@ -59,7 +61,42 @@ def locate(job: Job, ranks: Ranks) -> str:
                 kind="no_model",
             )
         return str(path)
+    ranks.by_first(lambda: _reachable(str(name), job.get("model_revision")))
     return str(name)
+
+
+def _reachable(name: str, revision: str | None) -> None:
+    """Ask for a model of the hub once, where it is not in the cache: the libraries try for a minute, without a word.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    if next(hub.snapshots(name, None if revision in (None, "main") else revision), None) is not None:
+        return
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    fix = _("give the model's folder, or download it where the hub can be reached: `hf download {name}`")
+    if hub.offline():
+        reason = _("HF_HUB_OFFLINE is set, and it is not in the cache")
+    else:
+        try:
+            HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT_S)
+            return
+        except GatedRepoError:
+            reason, fix = _("it wants your consent"), _("accept its license on the hub, then set HF_TOKEN")
+        except RepositoryNotFoundError:
+            reason, fix = _("there is no such model, or it is private"), _("check the name; for a private one HF_TOKEN")
+        except RevisionNotFoundError:
+            reason, fix = _("it has no such revision"), _("check model_revision")
+        except Exception as error:  # noqa: BLE001 - of whichever HTTP library the hub's client uses
+            reason = _first_line(error)
+    raise UsageError(
+        _("{name} is no folder, and cannot be had from the hub: {reason}").format(name=name, reason=reason),
+        where="model_name_or_path",
+        fix=fix.format(name=name),
+        kind="no_model",
+    )
 
 
 def _hub(job: Job) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Program:
         tokenizer = model.load_tokenizer(job, path)
         document = ranks.by_first(lambda: data.prepare(job, args, tokenizer))
         if rank.first:
+            if document.get("left_out") and rank.resume_from is None:
+                self.events.append("left_out", **document["left_out"])
             environment.record(job, document, path)
             rank.run.checkpoints.mkdir(exist_ok=True)
             retention.clean(rank.run.checkpoints)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import glob
-import gzip
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
+from engine.data import training
+from engine.data.sources import PLAIN, SUFFIXES
+from engine.data.tally import Tally
 from engine.errors import UsageError
 from engine.text import _
 from engine.train import builtin
 from engine.train.job import Job
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
-FORMS = "messages, prompt + completion, text"
-EXTRA_COLUMNS = ("tools", "chat_template_kwargs")
+MAX_NAMED = 20
 
 
 class Row(NamedTuple):
@@ -69,130 +67,70 @@ def resolve(name: str) -> list[Path]:
         raise UsageError(
             _("there is no training data at this path"),
             where=name,
-            fix=_("set dataset_path to a file, a folder or a glob of {suffixes}").format(suffixes=", ".join(SUFFIXES)),
+            fix=_("set dataset_path to a file, a folder or a glob of {suffixes}").format(
+                suffixes=", ".join((*PLAIN, ".parquet"))
+            ),
             kind="no_dataset",
         )
     return found
 
 
-def _bad(file: Path, line: int, what: str) -> UsageError:
+class LeftOut:
+    """The rows that a run started with --force goes on without: how many, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+
+    def add(self, error: UsageError, count: int = 1) -> None:
+        """Count rows that were left out for one reason."""
+        self.count += count
+        if len(self.first) < MAX_NAMED:
+            self.first.append(f"{error.where}: {error.what}")
+
+
+def _bad(file: Path, line: int | None, what: str, fix: str = "") -> UsageError:
+    either = _("`ftui data check` lists all such rows; `ftui run … --force` leaves them out")
     return UsageError(
         what,
-        where=f"{file}:{line}",
-        fix=_("correct or remove the row"),
+        where=f"{file}:{line}" if line is not None else str(file),
+        fix=f"{fix}; {either}" if fix else either,
         kind="bad_row",
     )
 
 
-def _objects(file: Path) -> Iterator[tuple[int, Any]]:
-    """Each JSON value of a file with its line (parquet: its row)."""
-    if file.name.endswith(".parquet"):
-        import pyarrow.parquet as parquet
-
-        number = 0
-        for batch in parquet.ParquetFile(file).iter_batches():
-            for value in batch.to_pylist():
-                number += 1
-                yield number, value
-        return
-    opener: Any = gzip.open if file.name.endswith(".gz") else open
-    with opener(file, "rb") as stream:
-        start = stream.read(3)
-        stream.seek(3 if start == b"\xef\xbb\xbf" else 0)
-        for number, line in enumerate(stream, 1):
-            if not (text := line.strip()):
-                continue
-            if number == 1 and text.startswith(b"[") and ".jsonl" not in file.name:
-                yield from _array(file, text + stream.read())
-                return
-            try:
-                yield number, orjson.loads(text)
-            except ValueError as error:
-                raise _bad(file, number, _("this line is not JSON: {reason}").format(reason=error)) from None
-
-
-def _array(file: Path, data: bytes) -> Iterator[tuple[int, Any]]:
-    try:
-        values = orjson.loads(data)
-    except ValueError as error:
-        raise _bad(file, 1, _("this file is not JSON: {reason}").format(reason=error)) from None
-    yield from enumerate(values, 1)
-
-
-def read(files: Iterable[Path], text_field: str = "text") -> Iterator[Row]:
+def read(files: Iterable[Path], text_field: str = "text", left_out: LeftOut | None = None) -> Iterator[Row]:
     """The rows of all files.
+
+    Args:
+        files: what `resolve` found.
+        text_field: the column of plain text.
+        left_out: counts the rows that cannot be trained on, instead of an error at the first of them.
 
     Raises:
         UsageError: a row that cannot be trained on, with its file and line; or rows of different forms.
     """
-    form: str | None = None
+    first: str | None = None
     for file in files:
-        try:
-            for line, value in _objects(file):
-                own, columns = _columns(file, line, value, text_field)
-                if form is None:
-                    form = own
-                elif own != form:
-                    raise _bad(
-                        file,
-                        line,
-                        _("this row is of the form {own}, the rows before are {form}").format(own=own, form=form),
-                    )
-                yield Row(columns, file, line)
-        except OSError as error:
-            raise UsageError(
-                _("the training data cannot be read: {reason}").format(reason=error.strerror or error),
-                where=str(file),
-                kind="no_dataset",
-            ) from error
-
-
-def _columns(file: Path, line: int, value: Any, text_field: str) -> tuple[str, dict[str, Any]]:
-    if not isinstance(value, dict):
-        raise _bad(file, line, _("a row must be a JSON object"))
-    extra = {key: value[key] for key in EXTRA_COLUMNS if value.get(key) is not None}
-    if "messages" in value:
-        return "messages", {"messages": _messages(file, line, value["messages"], "messages"), **extra}
-    if "conversations" in value:
-        turns = value["conversations"]
-        if isinstance(turns, list) and turns and isinstance(turns[0], dict) and "from" in turns[0]:
-            roles = {"human": "user", "gpt": "assistant"}
-            turns = [
-                {"role": roles.get(turn.get("from"), turn.get("from")), "content": turn.get("value")}
-                if isinstance(turn, dict)
-                else turn
-                for turn in turns
-            ]
-        return "messages", {"messages": _messages(file, line, turns, "conversations"), **extra}
-    if "prompt" in value and "completion" in value:
-        prompt, completion = value["prompt"], value["completion"]
-        if isinstance(prompt, str) and isinstance(completion, str):
-            if not completion:
-                raise _bad(file, line, _("the completion is empty"))
-            return "prompt + completion", {"prompt": prompt, "completion": completion, **extra}
-        return "prompt + completion (messages)", {
-            "prompt": _messages(file, line, prompt, "prompt", answered=False),
-            "completion": _messages(file, line, completion, "completion"),
-            **extra,
-        }
-    if text_field in value:
-        text = value[text_field]
-        if not isinstance(text, str) or not text.strip():
-            raise _bad(file, line, _("'{field}' must be text and not empty").format(field=text_field))
-        return "text", {text_field: text}
-    keys = ", ".join(list(value)[:8]) or "-"
-    raise _bad(file, line, _("a row needs one of: {forms}; this one has: {keys}").format(forms=FORMS, keys=keys))
-
-
-def _messages(file: Path, line: int, value: Any, field: str, *, answered: bool = True) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise _bad(file, line, _("'{field}' must be a list of messages and not empty").format(field=field))
-    for message in value:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _bad(file, line, _("each message needs a role and a content"))
-        content = message.get("content")
-        if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
-            raise _bad(file, line, _("each message needs a role and a content"))
-    if answered and not any(message["role"] == "assistant" for message in value):
-        raise _bad(file, line, _("no message is the assistant's: there is nothing to learn"))
-    return value
+        tally = Tally()
+        for row in training.rows(file, tally, text_field):
+            if row.form is None:
+                why = training.problem(row, text_field)
+                error = _bad(file, row.line, why.detail, why.fix)
+            elif first is not None and row.form != first:
+                what = _("this row is of the form {own}, the rows before are {form}")
+                error = _bad(file, row.line, what.format(own=row.form, form=first))
+            else:
+                first = row.form
+                assert row.columns is not None
+                yield Row(row.columns, file, row.line)
+                continue
+            if left_out is None:
+                raise error
+            left_out.add(error)
+        for finding in tally.findings(str(file)):
+            if (finding.kind, finding.subtype or "") in training.file_errors(tally):
+                error = _bad(file, finding.lines[0] if finding.lines else None, finding.detail, finding.fix)
+                if left_out is None:
+                    raise error
+                left_out.add(error, finding.count)

@@ -80,7 +80,8 @@ def test_broken_data_stops_a_run_unless_forced(stand_in: StandIn, recipe: Path) 
     assert caught.value.exit_code == 2
     assert nothing_made(stand_in.workspace)
     started = launch.start(stand_in.workspace, recipe, force=True)
-    assert any(finding.level == "error" for finding in started.findings)
+    assert [(f.level, f.kind, f.lines) for f in started.findings if f.key] == [("warning", "bad_json", [1])]
+    assert started.run.read_resolved()["skip_bad_rows"] is True, "the ranks are told to leave the row out"
     ended(started.run)
 
 

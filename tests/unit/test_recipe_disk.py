@@ -143,7 +143,7 @@ def test_output_dir(place):
 
 @pytest.mark.parametrize(
     "line",
-    ["eval_dataset_path: remote:data/x.jsonl", "eval_dataset_path: hf://a/b", "eval_dataset_path: builtin:nothing"],
+    ["eval_dataset_path: remote:data/x.jsonl", "eval_dataset_path: hf://a/b"],
 )
 def test_places_that_this_version_cannot_read(place, line):
     assert seen(check(place, line + "\n")) == [("warning", "not_supported_yet", [FIRST])]
@@ -158,3 +158,51 @@ def test_paths_that_no_disk_takes(place, name):
     found = recipe.check(load(place, body, base=""))
     assert {"error"} == {f.level for f in found}
     assert all(len(f.detail) <= 600 for f in found)
+
+
+def test_built_in_things_that_are_not_there(place):
+    assert seen(check(place, "eval_dataset_path: builtin:nothing\n")) == [("error", "missing_dataset", [FIRST])]
+    (place / "recipe.yaml").write_text("model_name_or_path: builtin:tyny\ndataset_path: builtin:support\n")
+    found = only(recipe.check(recipe.load(place / "recipe.yaml")), "missing_model")
+    assert (found.level, found.lines) == ("error", [1])
+    assert "builtin:tiny" in found.fix
+
+
+@pytest.fixture
+def hub_recipe(place, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(place / "hub"))
+    path = place / "recipe.yaml"
+    path.write_text("model_name_or_path: Qwen/Some-1B\ndataset_path: builtin:support\nmax_length: 4096\n")
+    return path
+
+
+def test_a_model_of_the_hub_that_is_not_on_this_machine(hub_recipe, monkeypatch):
+    found = only(recipe.check(recipe.load(hub_recipe)), "missing_model")
+    assert (found.level, found.lines) == ("error", [1])
+    assert "HF_HUB_OFFLINE" in found.detail and "hf download Qwen/Some-1B" in found.fix
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    found = only(recipe.check(recipe.load(hub_recipe), run=True), "model_not_here")
+    assert found.level == "warning" and "downloaded" in found.detail
+
+
+def test_a_model_of_the_hub_that_is_in_the_cache(hub_recipe, place):
+    folder = place / "hub" / "models--Qwen--Some-1B" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"max_position_embeddings": 2048}')
+    assert [f.kind for f in recipe.check(recipe.load(hub_recipe))] == ["max_length_over_model"]
+    other = recipe.check(recipe.load(hub_recipe, ["model_revision=v2"]))
+    assert ("error", "missing_model") in {(f.level, f.kind) for f in other}
+
+
+def test_findings_stand_in_the_order_of_their_lines(place):
+    found = check(place, "max_length: 999999\nlerning_rate: 1\noutput_dir: train.jsonl\n")
+    assert len(found) == 3
+    assert [f.lines for f in found] == sorted(f.lines for f in found)
+    assert [f.level for f in found] == ["error", "warning", "error"]
+
+
+def test_the_same_files_are_data_for_the_check_and_for_the_run():
+    from engine.data import sources
+    from engine.recipe import disk
+
+    assert set(disk.DATA_SUFFIXES) == set(sources.SUFFIXES)

@@ -45,11 +45,13 @@ def test_forms(tmp_path: Path, value: dict[str, Any], columns: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"messages": [', "not JSON"),
-        ('"text"', "JSON object"),
+        ('{"messages": [', "not strict JSON"),
+        ('{"messages": NaN}', "NaN is not JSON"),
+        ('["text"]', "JSON object"),
         ('{"question": "a", "answer": "b"}', "question, answer"),
-        ('{"messages": []}', "not empty"),
-        ('{"messages": [{"role": "user"}]}', "role and a content"),
+        ('{"messages": []}', "is empty"),
+        ('{"messages": [{"role": "user"}]}', "no content: user"),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c"}', "task: sft"),
         ('{"messages": [{"role": "user", "content": "Hi"}]}', "nothing to learn"),
         ('{"text": "other form"}', "rows before"),
     ],
@@ -59,6 +61,33 @@ def test_a_broken_row_is_named_with_file_and_line(tmp_path: Path, line: str, say
     with pytest.raises(UsageError, match=says) as caught:
         list(rows.read([path]))
     assert caught.value.where == f"{path}:3"
+
+
+def test_forced_rows_that_cannot_be_trained_on_are_left_out_and_counted(tmp_path: Path) -> None:
+    bad = ['{"messages": [', '"text"', {"question": "a"}, {"text": "other form"}, {"messages": [TALK[0]]}]
+    path = written(tmp_path, {"messages": TALK}, *bad, {"messages": TALK})
+    with open(path, "ab") as file:
+        file.write(b'{"messages": "\xff"}\n')
+    left_out = rows.LeftOut()
+    assert [row.line for row in rows.read([path], left_out=left_out)] == [1, 7]
+    assert left_out.count == 6
+    assert left_out.first[0].startswith(f"{path}:2: ") and len(left_out.first) == 6
+
+
+def test_every_form_that_the_check_of_data_takes_is_trained(tmp_path: Path) -> None:
+    alpaca = written(tmp_path, {"instruction": "Hi", "input": "", "output": "Hello"}, name="a.jsonl")
+    table = tmp_path / "b.csv"
+    table.write_text("instruction,output\nHi,Hello\n")
+    for path in (alpaca, table):
+        (row,) = rows.read([path])
+        assert row.values == {"messages": TALK}
+
+
+def test_a_file_that_is_cut_off_is_an_error_and_not_a_short_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "two words"}\n' * 50_000)[:-200])
+    with pytest.raises(UsageError, match="damaged"):
+        list(rows.read([path]))
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

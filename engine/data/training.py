@@ -1,0 +1,103 @@
+"""Rows as the trainer takes them, and why it cannot take one.
+
+The look that a start has at the data and the ranks that train on it read through this, so they never disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.data import forms, reader, turns
+from engine.data.kinds import lookup
+from engine.data.tally import Tally
+from engine.data.worker import Block, Options, can_be_kept, check_block
+from engine.findings import Finding
+from engine.text import _
+
+# Errors of a file by which no row is lost: it has none, or it was read through a conversion.
+HARMLESS = frozenset((("empty_file", ""), ("encoding", "utf")))
+
+
+class Row(NamedTuple):
+    """One row: the columns that the trainer uses, and the form that all rows of a run must share; or neither."""
+
+    line: int
+    value: Any
+    form: str | None
+    columns: dict[str, Any] | None
+
+
+def rows(path: Path, tally: Tally, text_field: str = "text") -> Iterator[Row]:
+    """The rows of a file in order, those that cannot be trained on with the form None.
+
+    Args:
+        path: the file.
+        tally: gets what is wrong with the file itself.
+        text_field: the column of plain text.
+
+    Raises:
+        UsageError: the file may not be read, or needs a package that is missing.
+    """
+    for line, value in reader.values(reader.blocks(path, tally)):
+        taken = _take(value, text_field)
+        yield Row(line, value, *(taken or (None, None)))
+
+
+def _say(*_words: Any, **_more: Any) -> None:
+    """What is wrong with a row is found out when somebody asks: `problem`."""
+
+
+def _take(value: Any, text_field: str) -> tuple[str, dict[str, Any]] | None:
+    if not isinstance(value, dict):
+        return None
+    if text_field != "text":
+        value = forms.rename(value, {"text": text_field})
+    form, _used = forms.recognize(value)
+    if form in ("", "preference"):
+        return None
+    row = forms.make_row(value, form, _say)
+    turns.check(row, _say)
+    if not can_be_kept(row):
+        return None
+    if row.text is not None:
+        return "text", {text_field: row.text}
+    assert row.messages is not None
+    extra: dict[str, Any] = {"tools": row.tools} if row.tools else {}
+    if value.get("chat_template_kwargs") is not None:
+        extra["chat_template_kwargs"] = value["chat_template_kwargs"]
+    if form != "prompt_completion":
+        return "messages", {"messages": row.messages, **extra}
+    if row.plain:
+        return "prompt + completion", {"prompt": value["prompt"], "completion": value["completion"], **extra}
+    prompt, completion = row.messages[: row.prompt_length], row.messages[row.prompt_length :]
+    return "prompt + completion (messages)", {"prompt": prompt, "completion": completion, **extra}
+
+
+def options(text_field: str) -> Options:
+    """What the checks of rows need to know of the recipe."""
+    return Options() if text_field == "text" else Options({"text": text_field})
+
+
+def problem(row: Row, text_field: str = "text") -> Finding:
+    """Why a row without a form cannot be trained on, in the words of `ftui data check`."""
+    tally = check_block(Block(0, 0, [(row.line, row.value)]), options(text_field)).tally
+    for finding in tally.findings(""):
+        if finding.level == "error":
+            return finding
+    if isinstance(row.value, dict):
+        detail, fix = (
+            _("rows of two answers to choose from cannot be trained with task: sft"),
+            _("give one answer a row"),
+        )
+        return Finding("wrong_form", "error", detail, fix, [row.line])
+    detail = _("bytes that are not UTF-8")
+    return Finding("encoding", "error", detail, _("convert the file: iconv -f OLD -t UTF-8"), [row.line])
+
+
+def file_errors(tally: Tally) -> Iterator[tuple[str, str]]:
+    """Kind and subtype of what is wrong with a file so that rows of it are missing."""
+    for kind, subtype in tally.entries:
+        if (kind, subtype) not in HARMLESS and lookup(kind, subtype).level == "error":
+            yield kind, subtype
