@@ -21,7 +21,7 @@ DEFAULT_DATA_DISK = Path("/data/ft")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("state", "phase", "device", "control", "resumed_from", "path"), str),
     **dict.fromkeys(("step", "max_steps", "attempt", "restarts", "world_size", "exit_code"), int),
-    **dict.fromkeys(("loss", "eval_loss", "epoch", "eta_s", "tokens_per_s"), (int, float)),
+    **dict.fromkeys(("loss", "eval_loss", "epoch", "eta_s", "tokens_per_s", "unsaved_s", "earlier_s"), (int, float)),
     **dict.fromkeys(("created", "started", "ended", "updated"), (int, float)),
     **dict.fromkeys(("supervisor", "launcher", "last_checkpoint", "error"), dict),
     "gpus": list,

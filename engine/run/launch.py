@@ -21,7 +21,7 @@ from engine.run.background import ensure_keeper
 from engine.run.gpus import Placement, place
 from engine.run.planned import PlanRefused, refuse
 from engine.run.prepare import Prepared, RecipeError, prepare
-from engine.run.status import LIVE, state_of
+from engine.run.status import LIVE, held_s, state_of
 from engine.text import _
 from engine.workspace import RunFolder, Workspace, locate
 
@@ -209,6 +209,7 @@ def _resume(
     run: RunFolder, lock: Lock, state: dict[str, Any], step: int | None, gpus: int | None, python: str, restarts: int
 ) -> Started:
     from engine.checkpoint import ledger
+    from engine.run.progress import from_checkpoint
     from engine.run.statefile import fresh
 
     entry = ledger.newest(run.checkpoints, step=step)
@@ -221,22 +222,17 @@ def _resume(
     try:
         if len(placement.gpus) != len(before):
             _resolve_again(run, workspace, placement)
-        old = {key: state[key] for key in ("loss", "eval_loss", "created", "max_steps", "restarts") if key in state}
+        old = {key: state[key] for key in ("created", "max_steps", "restarts") if key in state}
         now = fresh(
             run.name,
             **old,
-            step=entry.step,
+            **from_checkpoint(run, entry),
+            earlier_s=held_s(state),
             attempt=_last_attempt(run, state) + 1,
             supervisor=ProcessId.current().to_json(),
             device=placement.device,
             world_size=placement.ranks,
             gpus=list(placement.gpus),
-            last_checkpoint={
-                "step": entry.step,
-                "path": os.path.relpath(entry.path, run.path),
-                "time": Path(entry.path).stat().st_mtime,
-            },
-            resumed_from=str(entry.path),
         )
         write_json(run.state, now)
         events = journal.JournalWriter(run.events)

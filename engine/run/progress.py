@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.workspace import RunFolder
 
+if TYPE_CHECKING:
+    from engine.checkpoint.ledger import Entry
+
 WINDOW = 64  # journal lines that the remaining time is estimated from
+
+
+class UnsavedTime:
+    """How long the ranks have trained since the newest sealed checkpoint, by the journal's own times.
+
+    A new attempt begins at its checkpoint: neither what was lost before nor the time between counts.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._begin: float | None = None
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Fold in one event of the newest attempt."""
+        moment = event.get("time")
+        if not isinstance(moment, int | float):
+            return
+        if event.get("event") in ("start", "save"):
+            self._begin = moment
+        if self._begin is not None:
+            self.seconds = max(0.0, moment - self._begin)
+
+
+def from_checkpoint(run: RunFolder, entry: Entry | None) -> dict[str, Any]:
+    """The fields of state.json of a run that goes on from a checkpoint; None: from the beginning.
+
+    Loss and evaluation are those of that step until the ranks report new ones.
+    """
+    metrics = entry.metrics if entry is not None else {}
+    sealed = None
+    if entry is not None:
+        path = os.path.relpath(entry.path, run.path)
+        sealed = {"step": entry.step, "path": path, "time": entry.path.stat().st_mtime}
+    return {
+        "step": entry.step if entry is not None else 0,
+        **{key: metrics.get(key) for key in ("loss", "eval_loss", "epoch")},
+        "tokens_per_s": None,
+        "eta_s": None,
+        "unsaved_s": 0.0,
+        "last_checkpoint": sealed,
+        "resumed_from": str(entry.path) if entry is not None else None,
+    }
 
 
 class Progress:
@@ -30,6 +76,7 @@ class Progress:
         self.news: list[dict[str, Any]] = []  # checkpoints and failed saves, for events.jsonl
         self._asked_at = 0  # the step of the newest request for an evaluation
         self._pace: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self._unsaved = UnsavedTime()
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
         """Fold in some events; those of older attempts are left out."""
@@ -38,6 +85,9 @@ class Progress:
                 handler = getattr(self, f"_on_{event.get('event')}", None)
                 if handler is not None:
                     handler(event)
+                self._unsaved.take(event)
+                if self._unsaved.seconds is not None:
+                    self.changes["unsaved_s"] = round(self._unsaved.seconds, 1)
 
     def take_changes(self) -> dict[str, Any]:
         """The fields that changed since the last call."""
@@ -102,6 +152,7 @@ class Progress:
         self.changes.update(state="saving", phase="save")
 
     def _on_save(self, event: dict[str, Any]) -> None:
+        self._at(event)  # it may come between two lines of the log
         self.changes.update(state="running", phase="train")
         path = Path(str(event.get("path") or f"checkpoints/checkpoint-{event.get('step')}"))
         if path.is_absolute() and path.is_relative_to(self.run.path):

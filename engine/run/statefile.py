@@ -43,6 +43,8 @@ def fresh(run: str, **fields: Any) -> dict[str, Any]:
         "ended": None,
         "updated": time.time(),
         "last_checkpoint": None,
+        "unsaved_s": None,
+        "earlier_s": 0.0,
         "resumed_from": None,
         "error": None,
         "exit_code": None,

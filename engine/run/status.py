@@ -31,6 +31,20 @@ def is_alive(run: RunFolder) -> bool:
     return state_of(run.read_state()) in LIVE
 
 
+def held_s(state: dict[str, Any], now: float | None = None) -> float:
+    """How long a run has held its devices, over all its attempts; the time between two of them does not count.
+
+    Args:
+        state: its state.json.
+        now: the time to count to while it lives; None: when state.json was written.
+    """
+    earlier, started = float(state.get("earlier_s") or 0.0), state.get("started")
+    if started is None:
+        return earlier
+    until = state.get("ended") or now or state.get("updated") or started
+    return earlier + max(0.0, float(until) - float(started))
+
+
 def summary(run: RunFolder) -> dict[str, Any]:
     """One row of `ftui runs`."""
     return _row(run, run.read_state())
@@ -122,18 +136,17 @@ def _last_events(run: RunFolder) -> list[dict[str, Any]]:
 def at_risk(run: RunFolder, state: dict[str, Any] | None = None) -> dict[str, Any]:
     """What would be lost if the ranks ended now: the steps since the last sealed checkpoint, their time and price.
 
-    `seconds` and `money` are null where no step time or no price is known.
+    `seconds` and `money` are null where no time or no price is known.
     """
-    state = run.read_state() if state is None else state
-    step = state.get("step") or 0
+    steps, seconds = unsaved(run.read_state() if state is None else state)
+    return {"steps": steps, "seconds": seconds, "money": _price_of(seconds) if steps else None}
+
+
+def unsaved(state: dict[str, Any]) -> tuple[int, float | None]:
+    """The steps since the last sealed checkpoint, and how long the ranks trained for them (None: not known)."""
     sealed = (state.get("last_checkpoint") or {}).get("step") or 0
-    steps = 0 if state.get("state") == "done" else max(0, step - sealed)
-    if steps == 0:
-        return {"steps": 0, "seconds": 0.0, "money": None}
-    log = journal.last(run.journal, {"event": "log"}) or {}
-    step_time = log.get("step_time_s")
-    seconds = steps * float(step_time) if isinstance(step_time, int | float) else None
-    return {"steps": steps, "seconds": seconds, "money": _price_of(seconds)}
+    steps = 0 if state.get("state") == "done" else max(0, (state.get("step") or 0) - sealed)
+    return steps, state.get("unsaved_s") if steps else 0.0
 
 
 def _price_of(seconds: float | None) -> dict[str, Any] | None:

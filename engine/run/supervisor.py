@@ -29,7 +29,7 @@ from engine.process.child import Child, Exit, Restart
 from engine.process.daemon import READY_FD, report_failure, report_ready
 from engine.run import failure
 from engine.run.place import Place
-from engine.run.progress import Progress
+from engine.run.progress import Progress, from_checkpoint
 from engine.run.requests import Requests
 from engine.run.sampler import Sampler
 from engine.run.server import ControlServer
@@ -275,7 +275,7 @@ class Supervisor:
             self.finish("failed", error)
             return
         self.restart_at = time.monotonic() + delay
-        self.state.set(state="starting", phase="load", error=error, launcher=None, eta_s=None)
+        self.state.set(state="starting", phase="load", error=error, launcher=None, eta_s=None, tokens_per_s=None)
         self.state.flush(durable=True)
 
     def _again(self) -> None:
@@ -286,7 +286,7 @@ class Supervisor:
         self.state.set(
             attempt=self.attempt + 1,
             restarts=int(self.state.get("restarts") or 0) + 1,
-            resumed_from=str(entry.path) if entry else None,
+            **from_checkpoint(self.run, entry),
         )
         self.event(
             "restart",

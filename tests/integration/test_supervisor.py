@@ -22,6 +22,7 @@ from engine.process import ProcessId
 from engine.run import control, launch, status
 from engine.workspace import RunFolder
 from tests.support.runs import StandIn, at_step, ended, events, supervisor_of, wait_for
+from tui.sources.run_source import RunSource
 
 
 @pytest.fixture
@@ -207,6 +208,24 @@ def test_resume_refuses_what_makes_no_sense(stand_in: StandIn) -> None:
     ended(done)
     with pytest.raises(UsageError, match="done"):
         launch.resume(done)
+
+
+def test_a_resumed_run_begins_with_the_figures_of_its_checkpoint(stand_in: StandIn) -> None:
+    """Not with those of a step that was lost, and not with none: the list, the status and the screen say the same."""
+    run = stand_in.start("a", max_restarts=0, steps=5000, save_every=4, step_time=0.1, crash={"1": 11})
+    state = ended(run)
+    saved = state["last_checkpoint"]["step"]
+    assert (state["step"], saved) == (10, 8) and 0.1 < status.status(run)["at_risk"]["seconds"] < 1.0
+    stand_in.plan(steps=5000, load_time=30)
+    launch.resume(run)
+    row, full = status.summary(run), status.status(run)
+    assert (row["step"], row["loss"]) == (saved, 3.0 / saved)
+    assert full["loss"] == row["loss"] == RunSource(run).poll().numbers.loss
+    assert full["at_risk"] == {"steps": 0, "seconds": 0.0, "money": None}
+    earlier = run.read_state()["earlier_s"]
+    assert earlier == pytest.approx(state["ended"] - state["started"])
+    control.send(run, "stop")
+    assert ended(run)["earlier_s"] == earlier
 
 
 def test_a_damaged_checkpoint_is_skipped_and_named(stand_in: StandIn) -> None:

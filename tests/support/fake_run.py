@@ -64,6 +64,7 @@ class FakeRun:
         self.attempt = 1
         self.step = 0
         self.time = BASE_TIME
+        self.safe_time = BASE_TIME  # since when the training would be lost
         device = "cuda" if gpus else "cpu"
         method = {"method": "lora", "model_name_or_path": "/models/Llama-3.1-70B", "lora_r": 16}
         resolved = {"format": 1, "run": name, "recipe": recipe or method, "origin": {}}
@@ -94,6 +95,8 @@ class FakeRun:
             "ended": None,
             "updated": BASE_TIME,
             "last_checkpoint": None,
+            "unsaved_s": None,
+            "earlier_s": 0.0,
             "error": None,
             "exit_code": None,
         }
@@ -120,6 +123,7 @@ class FakeRun:
     def begin(self, *, step: int = 0) -> None:
         """The first lines of an attempt."""
         self.step = step
+        self.safe_time = self.time
         self.event("launched", attempt=self.attempt, command=["python"], gpus=self.uuids)
         self.journal(
             "start",
@@ -174,6 +178,7 @@ class FakeRun:
             eta_s=left * STEP_TIME,
             tokens_per_s=10112.0,
             attempt=self.attempt,
+            unsaved_s=self.time - self.safe_time,
             updated=self.time,
         )
 
@@ -190,7 +195,8 @@ class FakeRun:
         self.journal("save_begin", step=self.step)
         self.journal("save", step=self.step, path=path, seconds=2.1, bytes=int(2.9 * GB))
         self.event("checkpoint", step=self.step, seconds=2.1)
-        self.write_state(last_checkpoint={"step": self.step, "path": path, "time": self.time})
+        self.safe_time = self.time
+        self.write_state(last_checkpoint={"step": self.step, "path": path, "time": self.time}, unsaved_s=0.0)
 
     def sample(self, *, used: float = 37.1 * GB, total: float = 80 * GB, **changes: Any) -> None:
         """One line of hardware.jsonl; `changes` maps "gpu<N>" to fields of that GPU."""

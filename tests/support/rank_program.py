@@ -58,7 +58,7 @@ class Ranks:
         for name in STATE_FILES:
             (staging / name).write_text(f"{name} of step {step}")
         final = self.run.checkpoints / f"checkpoint-{step}"
-        manifest.seal(staging, final, {"step": step, "attempt": self.attempt})
+        manifest.seal(staging, final, {"step": step, "attempt": self.attempt, "metrics": {"loss": 3.0 / step}})
         self.saved = step
         self.journal.append("save", step=step, path=str(final), seconds=time.monotonic() - begin, bytes=4)
 

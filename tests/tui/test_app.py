@@ -201,7 +201,7 @@ async def test_an_unexpected_error_of_one_action_is_shown_and_the_app_stays(
     app = FtuiApp(workspace)
     async with app.run_test() as pilot:
         app.background(fail)
-        await until(lambda: isinstance(app.screen, Detail), pilot)
+        await until(lambda: isinstance(app.screen, Detail) and app.screen.query("#text"), pilot)
         shown = str(app.screen.query_one("#text").content)
         assert str(error.args[-1]) in shown and "ftui.log" in shown
     assert app.failure is None
@@ -215,7 +215,7 @@ async def test_an_expected_error_is_shown_with_its_fix_and_can_be_copied(workspa
     app = FtuiApp(workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         app.background(fail)
-        await until(lambda: isinstance(app.screen, Detail), pilot)
+        await until(lambda: isinstance(app.screen, Detail) and app.screen.query("#text"), pilot)
         shown = str(app.screen.query_one("#text").content)
         assert "the disk is full" in shown and "/data" in shown and "remove something" in shown
         await pilot.press("y")

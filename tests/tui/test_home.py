@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from engine.run import status
 from engine.workspace import Workspace
 from tests.support.app import OUT_OF_MEMORY, some_runs, stop_clock, until, workspace_at
-from tests.support.fake_run import FakeRun
+from tests.support.fake_run import FakeRun, running
 from tui.app import FtuiApp
+from tui.commands.status import safety
 from tui.modals.confirm import Confirm
 from tui.modals.detail import Detail
 from tui.screens.home import HomeScreen
+from tui.widgets.run_facts import RunHeader
 from tui.widgets.run_table import COLUMNS, EDGE, GAP, MARK, RunTable, fit
 
 
@@ -26,6 +29,10 @@ def lines(app: FtuiApp) -> list[str]:
     """The list as text."""
     table = app.screen.query_one(RunTable)
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+def run_header(app: FtuiApp) -> str:
+    return "\n".join(line for header in app.screen.query(RunHeader) for line in header.lines())
 
 
 def details(app: FtuiApp) -> str:
@@ -119,6 +126,27 @@ async def test_details_say_error_and_fix(workspace: Workspace) -> None:
         assert "r goes on" in details(app)
         await pilot.press("y")
         assert app.clipboard.endswith("/runs/demo-2")
+
+
+async def test_what_is_at_risk_is_one_sentence_wherever_it_stands(workspace: Workspace) -> None:
+    fake = running(workspace.root)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(lambda: app.runs, pilot)
+        for saved, sentence in (
+            (False, "saved at step 1,200 · 40 steps (1 min 05) at risk"),
+            (True, "saved at step 1,240 · 0 steps at risk"),
+        ):
+            if saved:
+                fake.checkpoint()
+            await until(lambda said=sentence: said in details(app), pilot)
+            await until(lambda said=sentence: said in str(app.screen.query_one("HeaderBar").render()), pilot)
+            await pilot.press("enter")
+            await until(lambda said=sentence: said in run_header(app), pilot)
+            await pilot.press("escape")
+            assert safety(status.status(fake.run)) == sentence
+    lost = status.status(fake.run)["at_risk"]
+    assert (lost["steps"], lost["seconds"]) == (0, 0.0)
 
 
 async def test_many_runs_scroll_with_the_cursor(workspace: Workspace) -> None:

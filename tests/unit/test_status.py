@@ -84,8 +84,8 @@ def test_listing_is_newest_first_and_leaves_out_what_is_no_run(tmp_path: Path) -
 def test_at_risk_counts_from_the_last_sealed_checkpoint(tmp_path: Path) -> None:
     run = make(tmp_path, "a", state="running", step=140, last_checkpoint={"step": 100, "path": "x", "time": 0.0})
     assert status.at_risk(run) == {"steps": 40, "seconds": None, "money": None}
-    JournalWriter(run.journal, attempt=1).append("log", step=140, step_time_s=1.5)
-    assert status.at_risk(run)["seconds"] == 60.0
+    write_json(run.state, {**run.read_state(), "unsaved_s": 61.5})
+    assert status.at_risk(run) == {"steps": 40, "seconds": 61.5, "money": None}
     write_json(run.state, {**run.read_state(), "last_checkpoint": None})
     assert status.at_risk(run)["steps"] == 140
     write_json(run.state, {**run.read_state(), "state": "done"})
@@ -96,8 +96,7 @@ def test_a_price_turns_time_into_money(tmp_path: Path) -> None:
     from engine import settings
 
     settings.save(price=36.0, price_currency="EUR", price_period="hour")
-    run = make(tmp_path, "a", state="running", step=100)
-    JournalWriter(run.journal, attempt=1).append("log", step=100, step_time_s=1.0)
+    run = make(tmp_path, "a", state="running", step=100, unsaved_s=100.0)
     assert status.at_risk(run)["money"] == {"amount": pytest.approx(1.0), "currency": "EUR"}
     settings.save(price=730.0, price_period="month")
     assert status.at_risk(run)["money"]["amount"] == pytest.approx(100 / 3600)

@@ -149,11 +149,15 @@ def test_the_state_and_the_runs_own_gpus() -> None:
 def test_what_is_at_risk() -> None:
     store = RunStore()
     store.feed_state(STATE)
-    store.feed([log(i, 1.0, step_time_s=2.0) for i in range(1, 11)])
+    store.feed([start(0, 1), *(log(i, 1.0, step_time_s=2.0) for i in range(1, 5))])
+    store.feed([{"event": "save", "attempt": 1, "time": 1004.5, "step": 4}])
+    store.feed([log(i, 1.0, step_time_s=2.0) for i in range(5, 11)])
     snapshot = store.snapshot()
-    assert (snapshot.safe_step, snapshot.at_risk_steps, snapshot.at_risk_seconds) == (4, 6, 12.0)
-    store.feed([{"event": "save", "attempt": 1, "time": 1011.0, "step": 10, "seconds": 1.0}])
-    assert store.snapshot().at_risk_steps == 0  # the journal knows it before state.json does
+    assert (snapshot.safe_step, snapshot.at_risk_steps) == (4, 6)
+    assert snapshot.at_risk_seconds == 5.5  # what passed, and not six times the newest step's time
+    store.feed([{"event": "save", "attempt": 1, "time": 1011.0, "step": 12, "seconds": 1.0}])
+    snapshot = store.snapshot()  # the journal knows it before state.json does, and before the next line of the log
+    assert (snapshot.step, snapshot.safe_step, snapshot.at_risk_steps, snapshot.at_risk_seconds) == (12, 12, 0, 0.0)
     store.feed([start(4, 2)])
     assert store.snapshot().safe_step == 4
     store.feed_state({**STATE, "state": "done"})
@@ -218,3 +222,43 @@ def test_a_reset_forgets_the_journal_only() -> None:
     snapshot = store.snapshot()
     assert len(snapshot.train) == 0
     assert snapshot.step == 5
+
+
+def test_what_was_lost_and_the_time_between_two_attempts_are_not_at_risk() -> None:
+    store = RunStore()
+    store.feed_state(STATE)
+    store.feed([start(0, 1), *(log(i, 1.0) for i in range(1, 11))])
+    store.feed([{"event": "phase", "attempt": 2, "time": 5000.0, "phase": "load"}])
+    resumed = {**STATE, "attempt": 2, "phase": "load", "step": 4, "unsaved_s": 0.0, "loss": 1.5, "tokens_per_s": None}
+    store.feed_state(resumed)
+    snapshot = store.snapshot()
+    assert (snapshot.step, snapshot.at_risk_steps, snapshot.at_risk_seconds) == (4, 0, 0.0)
+    begin = {**start(4, 2), "time": 5100.0}
+    store.feed([begin, {**log(5, 1.0, 2), "time": 5103.0}])
+    snapshot = store.snapshot()
+    assert (snapshot.at_risk_steps, snapshot.at_risk_seconds) == (1, 3.0)
+
+
+def test_while_the_next_attempt_loads_nothing_is_shown_as_if_it_trained() -> None:
+    store = RunStore()
+    store.feed_state({**STATE, "loss": 3.0})
+    store.feed([start(0, 1)])
+    store.feed([log(i, 10.0 - i, tokens_per_s=100.0, step_time_s=1.0, mfu=0.3) for i in range(1, 9)])
+    assert store.snapshot().numbers.tokens_per_s == 100.0
+    store.feed_state({**STATE, "attempt": 2, "phase": "load", "step": 4, "loss": 6.0})
+    numbers = store.snapshot().numbers
+    assert (numbers.tokens_per_s, numbers.step_time_s, numbers.mfu) == (None, None, None)
+    assert numbers.loss == 6.0  # of the step that it goes on from
+    store.feed([start(4, 2)])
+    numbers = store.snapshot().numbers
+    assert (numbers.loss, numbers.tokens_per_s) == (6.0, None)  # the journal says the same
+    store.feed([log(5, 4.0, 2, tokens_per_s=50.0)])
+    assert (store.snapshot().numbers.loss, store.snapshot().numbers.tokens_per_s) == (4.0, 50.0)
+
+
+def test_the_time_of_earlier_attempts_counts_and_that_between_them_does_not() -> None:
+    store = RunStore()
+    store.feed_state({**STATE, "attempt": 2, "earlier_s": 90.0, "started": None})
+    assert store.snapshot().elapsed_s == 90.0
+    store.feed_state({**STATE, "attempt": 2, "earlier_s": 90.0, "started": 5000.0, "updated": 5030.0})
+    assert store.snapshot().elapsed_s == 120.0

@@ -87,6 +87,24 @@ def test_a_loss_that_is_no_number_any_more_is_not_the_last_good_one(run: RunFold
     assert seen.take_changes()["loss"] is None
 
 
+def test_the_time_that_would_be_lost_is_that_since_the_checkpoint_by_the_journal(run: RunFolder) -> None:
+    seen = Progress(run, attempt=2)
+    own = {"attempt": 2}
+    seen.take([{"event": "phase", "time": 50.0, **own, "phase": "load"}])
+    assert "unsaved_s" not in seen.changes
+    seen.take(
+        [{"event": "start", "time": 100.0, "step": 40, **own}, {"event": "log", "time": 130.0, "step": 50, **own}]
+    )
+    assert seen.changes["unsaved_s"] == 30.0
+    seen.take([{"event": "save", "time": 141.0, "step": 52, "path": "checkpoints/checkpoint-52", **own}])
+    assert (seen.changes["step"], seen.changes["unsaved_s"]) == (52, 0.0)  # between two lines of the log
+    assert seen.changes["last_checkpoint"]["step"] == 52
+    seen.take([{"event": "eval", "time": 150.5, "step": 52, "eval_loss": 1.0, **own}])
+    assert seen.changes["unsaved_s"] == 9.5
+    seen.take([{"event": "log", "time": 0.0, "step": 53, **own}])  # the clock was set back
+    assert seen.changes["unsaved_s"] == 0.0
+
+
 def test_an_evaluation_that_came_to_nothing_ends_with_the_next_step(run: RunFolder) -> None:
     seen = Progress(run, attempt=1)
     seen.take([{"event": "start", "step": 0}, {"event": "request", "step": 4, "id": 1, "do": "evaluate"}])

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _show(document: dict[str, Any], out: Output) -> None:
-    from engine.text import duration, gigabytes, money, number
+    from engine.text import duration, gigabytes, number
     from tui.follow import describe
 
     state = document["state"]
@@ -44,14 +44,8 @@ def _show(document: dict[str, Any], out: Output) -> None:
         out.line(_("left       {time}").format(time=duration(document["eta_s"])))
     if plan := document.get("plan"):
         out.line(_("plan       {what}").format(what=_planned(plan)))
-    risk = document.get("at_risk")
-    if risk and risk.get("steps") is not None:
-        text = _("at risk    {steps} steps, {time}").format(
-            steps=risk["steps"], time=duration(risk.get("seconds") or 0)
-        )
-        if isinstance(risk.get("money"), dict) and risk["money"].get("amount") is not None:
-            text += ", " + money(risk["money"]["amount"], risk["money"]["currency"])
-        out.line(text)
+    if document["step"] and state != "done":
+        out.line(_("safety     {risk}").format(risk=safety(document)))
     for gpu in document.get("gpus") or []:
         used, total = gpu.get("memory_used"), gpu.get("memory_total")
         memory = f"{gigabytes(used)} / {gigabytes(total)}" if used is not None and total is not None else "-"
@@ -65,6 +59,16 @@ def _show(document: dict[str, Any], out: Output) -> None:
     for event in (document.get("events") or [])[-8:]:
         if told := describe(event):
             out.line(told, "dim")
+
+
+def safety(document: dict[str, Any]) -> str:
+    """What is saved and what would be lost, as the screens say it, and its price."""
+    from engine.text import money
+    from tui.risk import sentences
+
+    lost = document["at_risk"]
+    text = sentences((document["last_checkpoint"] or {}).get("step"), lost["steps"], lost["seconds"])[0]
+    return f"{text} · {money(**lost['money'])}" if lost["money"] else text
 
 
 def _planned(plan: dict[str, Any]) -> str:

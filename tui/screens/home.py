@@ -129,7 +129,7 @@ class HomeScreen(Screen[None]):
             text.append(row.error.splitlines()[0] + "\n", self._color("error"))
             text.append(_("fix  "), muted).append((row.fix or _("enter shows its log")).splitlines()[0] + "\n")
         elif row.live and row.step:
-            text.append(at_risk(row)[0] + "\n", self._color("warning") if row.saved_step is None else "")
+            text.append(at_risk(row)[0][0] + "\n", self._color("warning") if row.saved_step is None else "")
             text.append(_("started {when}").format(when=when(row.started or row.created)) + "\n", muted)
         else:
             text.append(self._hint(row) + "\n")

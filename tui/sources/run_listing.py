@@ -32,6 +32,9 @@ class RunRow:
     started: float | None
     ended: float | None
     saved_step: int | None
+    unsaved_steps: int
+    unsaved_s: float | None
+    earlier_s: float
     error: str
     fix: str
 
@@ -47,9 +50,8 @@ class RunRow:
 
     def hours(self, now: float) -> float:
         """How long it has held its devices."""
-        if self.started is None:
-            return 0.0
-        return max(0.0, (self.ended or now) - self.started) / 3600
+        times = {"earlier_s": self.earlier_s, "started": self.started, "ended": self.ended}
+        return status.held_s(times, now) / 3600
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class RunListing:
         if isinstance(error, str):
             error = {"message": error}
         saved = state.get("last_checkpoint") or {}
+        unsaved_steps, unsaved_s = status.unsaved(state)
         claims_life = state.get("ended") is None and summary.get("state") == "lost"
         return RunRow(
             run=run,
@@ -123,6 +126,9 @@ class RunListing:
             started=_float(state.get("started")),
             ended=_float(state.get("updated" if claims_life else "ended")),
             saved_step=saved.get("step"),
+            unsaved_steps=unsaved_steps,
+            unsaved_s=unsaved_s,
+            earlier_s=float(state.get("earlier_s") or 0.0),
             error=str(error.get("message") or ""),
             fix=str(error.get("fix") or ""),
         )

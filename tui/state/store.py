@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from engine.run.progress import UnsavedTime
 from tui.state.series import Series
 from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Plan, Problem, RunSnapshot, figure
 
 KEPT_EVENTS = 200
 SHOWN_EVENTS = 60
 _NUMBERS = ("learning_rate", "grad_norm", "epoch", "tokens_per_s", "step_time_s", "mfu")
+_SPEEDS = ("tokens_per_s", "step_time_s", "mfu")
 _TOLD_BY_JOURNAL = frozenset({"checkpoint", "save_failed"})  # the supervisor repeats what rank 0 wrote
 
 
@@ -38,6 +40,8 @@ class RunStore:
         """Forget what the journal said: the file shrank or was replaced."""
         self.revision += 1
         self._attempt = 0
+        self._trained = 0  # the attempt that the figures below are of: one that still loads has none
+        self._unsaved = UnsavedTime()
         self._step: int | None = None
         self._max_steps: int | None = None
         self._train, self._evaluation = Series(), Series()
@@ -65,6 +69,7 @@ class RunStore:
                 if not isinstance(attempt, int) or attempt < self._attempt:
                     continue  # a line of an attempt that has been replaced
                 self._attempt = attempt
+                self._unsaved = UnsavedTime()
             if event.get("event") == "log":
                 step = event.get("step")
                 if type(step) is int:
@@ -88,14 +93,18 @@ class RunStore:
 
     def _take_log(self, event: Mapping[str, Any]) -> None:
         self._last_log = event
+        self._trained = self._attempt
+        self._unsaved.take(event)
         self._step = event["step"]
         self._time = max(self._time, figure(event.get("time")) or 0.0)
 
     def _take_other(self, event: Mapping[str, Any]) -> None:
         kind, step = event.get("event"), event.get("step")
+        self._unsaved.take(event)
         self._time = max(self._time, figure(event.get("time")) or 0.0)
         if kind == "start":
             begin = step if isinstance(step, int) else 0
+            self._trained = self._attempt
             self._train.truncate(begin)
             self._forget_evals(begin)
             self._step = begin
@@ -108,7 +117,7 @@ class RunStore:
         elif kind in ("save", "save_failed"):
             self._journal_events.append(event)
             if kind == "save" and isinstance(step, int):
-                self._saved_step = step
+                self._saved_step = self._step = step  # it may come between two lines of the log
         elif kind == "end" and isinstance(step, int):
             self._step = step
 
@@ -176,12 +185,15 @@ class RunStore:
 
     def _make(self) -> RunSnapshot:
         state = self._state
-        step = self._step if self._step is not None else int(figure(state.get("step")) or 0)
+        attempt = max(self._attempt, int(figure(state.get("attempt")) or 1))
+        loads = bool(state) and self._trained < attempt  # the journal still tells of the attempt before
+        step = int(figure(state.get("step")) or 0) if loads or self._step is None else self._step
         maximum = self._max_steps or int(figure(state.get("max_steps")) or 0) or None
         live = self._shown_state in LIVE
         safe = self._safe_step(step) if live else self._sealed
         at_risk = max(0, step - (safe or 0)) if self._shown_state != "done" else 0
-        numbers = self._numbers()
+        unsaved = self._unsaved.seconds if not loads and self.loading is None else figure(state.get("unsaved_s"))
+        numbers = self._numbers(loads, attempt)
         return RunSnapshot(
             revision=self.revision,
             name=self.name,
@@ -189,7 +201,7 @@ class RunStore:
             phase=str(state.get("phase") or ""),
             step=step,
             max_steps=maximum,
-            attempt=max(self._attempt, int(figure(state.get("attempt")) or 1)),
+            attempt=attempt,
             restarts=int(figure(state.get("restarts")) or 0),
             device=str(state.get("device") or ""),
             world_size=int(figure(state.get("world_size")) or 1),
@@ -205,21 +217,23 @@ class RunStore:
             elapsed_s=self._elapsed(live),
             safe_step=safe,
             at_risk_steps=at_risk,
-            at_risk_seconds=at_risk * numbers.step_time_s if numbers.step_time_s is not None else None,
+            at_risk_seconds=unsaved if at_risk else 0.0,
             loading=self.loading,
         )
 
-    def _numbers(self) -> Numbers:
+    def _numbers(self, loads: bool, attempt: int) -> Numbers:
+        """The newest figures. After a resume the loss is that of its step until a new one comes; speeds are unknown."""
         log, state = self._last_log, self._state
-        loss = _loss(log["loss"]) if "loss" in log else figure(state.get("loss"))
-        newest_eval = self._evaluation.last
+        loss = figure(state.get("loss")) if loads or not len(self._train) else self._train.last
+        newest_eval = None if loads else self._evaluation.last
         best, best_step = self._best or (None, None)
+        unknown = _SPEEDS if log and log.get("attempt", 1) != attempt else ()
         return Numbers(
             loss=loss,
             eval_loss=figure(state.get("eval_loss")) if newest_eval is None else newest_eval,
             best_eval=best,
             best_eval_step=best_step,
-            **{name: figure(log.get(name, state.get(name))) for name in _NUMBERS},
+            **{name: figure(log.get(name, state.get(name))) for name in _NUMBERS if name not in unknown},
         )
 
     def _safe_step(self, step: int) -> int | None:
@@ -242,14 +256,15 @@ class RunStore:
         return tuple(Gpu.from_sample(gpu, i) for gpu, i in mine or gpus)
 
     def _elapsed(self, live: bool) -> float | None:
-        """Seconds since the start, by the newest time that the files tell: it stands still when they do."""
+        """How long it has held its devices, over all attempts; it stands still when the files do."""
         started, ended = figure(self._state.get("started")), figure(self._state.get("ended"))
+        earlier = figure(self._state.get("earlier_s")) or 0.0
         if started is None:
-            return None
+            return earlier or None
         newest = max(self._time, figure(self._state.get("updated")) or 0.0)
         if live:
             newest = max(newest, figure(self._sample.get("time")) or 0.0)
-        return max(0.0, (ended if ended is not None and not live else newest) - started)
+        return earlier + max(0.0, (ended if ended is not None and not live else newest) - started)
 
     def _events(self) -> tuple[Mapping[str, Any], ...]:
         """The newest events of both files, newest first."""

@@ -10,6 +10,7 @@ from textual.app import RenderResult
 from textual.widget import Widget
 
 from engine.text import _, ngettext, number
+from tui import risk
 from tui.widgets.run_table import ASCII_SYMBOLS, STYLE_OF_STATE, SYMBOLS, state_word, steps
 
 if TYPE_CHECKING:
@@ -95,21 +96,19 @@ class HeaderBar(Widget):
         text.append(f"{row.name} ").append(f"{self._symbols.get(row.state, '?')} {state_word(row.state)}", tone)
 
     def _right(self) -> list[Text]:
-        """What is at risk, in full and short."""
+        """What is at risk, longest wording first."""
         live = [row for row in self._rows or () if row.live]
         if not live or not live[0].step:
             return []
-        full, short, style = at_risk(live[0])
-        return [Text(full, self._style(style)), Text(short, self._style(style))]
+        texts, style = at_risk(live[0])
+        return [Text(text, self._style(style)) for text in texts]
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"header-bar--{name}", partial=True)
 
 
-def at_risk(row: RunRow) -> tuple[str, str, str]:
-    """What would be lost if the run died now: in full, short, and the style to say it in."""
-    since = max(0, row.step - (row.saved_step or 0))
-    short = ngettext("{n} step at risk", "{n} steps at risk", since).format(n=number(since))
-    if row.saved_step is None:
-        return _("nothing saved yet · {risk}").format(risk=short), short, "warning"
-    return _("saved at step {step} · {risk}").format(step=number(row.saved_step), risk=short), short, "muted"
+def at_risk(row: RunRow) -> tuple[list[str], str]:
+    """What would be lost if the run died now, longest wording first, and the style to say it in."""
+    return risk.sentences(
+        row.saved_step, row.unsaved_steps, row.unsaved_s
+    ), "warning" if row.saved_step is None else "muted"

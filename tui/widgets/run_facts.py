@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from textual.geometry import Size
 
-from engine.text import _, duration, money, ngettext
+from engine.text import _, duration, money
+from tui import risk
 from tui.state.snapshot import Plan, RunSnapshot
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import UNKNOWN, fixed, loss, percent, small, whole
@@ -70,9 +71,9 @@ class RunHeader(CellWidget):
             more.append(_("reading {share}").format(share=percent(snapshot.loading)))
         right = cells.width
         texts, risk_ink = at_risk(snapshot)
-        for risk in texts:
-            if x + 3 + len(risk) < cells.width:
-                right = cells.put_right(cells.width - 1, 0, risk, risk_ink)
+        for text in texts:
+            if x + 3 + len(text) < cells.width:
+                right = cells.put_right(cells.width - 1, 0, text, risk_ink)
                 break
         text = f" {self.glyphs.dot} ".join(part for part in more if part)
         if text and x + len(text) + 4 < right:
@@ -80,19 +81,11 @@ class RunHeader(CellWidget):
 
 
 def at_risk(snapshot: RunSnapshot) -> tuple[list[str], Ink]:
-    """What would be lost if the run ended now, longest wording first, and how loud; nothing once it has ended."""
-    steps = snapshot.at_risk_steps
-    if not snapshot.live or not steps:
+    """What would be lost if the run died now, longest wording first, and how loud; nothing once it has ended."""
+    if not snapshot.live or not snapshot.step:
         return [], Ink.MUTED
-    lost = ngettext("{n} step", "{n} steps", steps).format(n=whole(steps))
-    short = _("{steps} at risk").format(steps=lost)
-    if snapshot.at_risk_seconds is not None and snapshot.at_risk_seconds >= 1:
-        lost += f" ({duration(snapshot.at_risk_seconds)})"
-    middle = _("{steps} at risk").format(steps=lost)
-    if snapshot.safe_step is None:
-        return [_("nothing saved yet · {steps} at risk").format(steps=lost), middle, short], Ink.WARNING
-    full = _("saved at step {step} · {steps} at risk").format(step=whole(snapshot.safe_step), steps=lost)
-    return [full, middle, short], Ink.MUTED
+    texts = risk.sentences(snapshot.safe_step, snapshot.at_risk_steps or 0, snapshot.at_risk_seconds)
+    return texts, Ink.WARNING if snapshot.safe_step is None else Ink.MUTED
 
 
 @dataclass(frozen=True)
