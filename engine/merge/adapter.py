@@ -53,6 +53,7 @@ class Adapter:
     config: dict[str, Any]
     loras: list[Lora] = field(default_factory=list)
     full: dict[str, tuple[str, Ref]] = field(default_factory=dict)  # parameter: (key in the file, tensor)
+    originals: dict[str, tuple[str, Ref]] = field(default_factory=dict)  # what `full` was before the training
     tokens: dict[str, tuple[str, Ref]] = field(default_factory=dict)  # module: (key in the file, rows)
 
     def rank(self, name: str) -> int:
@@ -96,6 +97,7 @@ def read(folder: Path, report: Report) -> Adapter | None:
     layers: dict[tuple[str, int], Lora] = {}
     for key, ref in tensors.items():
         _sort_in(key, ref, adapter, layers, report)
+    adapter.full = adapter.originals | adapter.full
     adapter.loras = list(layers.values())
     for lora in adapter.loras:
         _check_pair(lora, config, report)
@@ -115,10 +117,7 @@ def _sort_in(key: str, ref: Ref, adapter: Adapter, layers: dict[tuple[str, int],
         return
     match = _LORA.match(name)
     if match is None:
-        plain = re.sub(r"\.modules_to_save(?:\.default)?(?=\.)", "", name).replace(".base_layer.", ".")
-        if plain in adapter.full:
-            report.add("adapter_config", "error", _("two tensors stand for {name}").format(name=plain), key)
-        adapter.full[plain] = (key, ref)
+        _whole(key, name, ref, adapter, report)
         return
     depth = match["module"].count(".base_layer")
     module = match["module"].replace(".base_layer", "")
@@ -134,6 +133,17 @@ def _sort_in(key: str, ref: Ref, adapter: Adapter, layers: dict[tuple[str, int],
         lora.b = ref
     else:
         lora.magnitude = ref
+
+
+def _whole(key: str, name: str, ref: Ref, adapter: Adapter, report: Report) -> None:
+    """A tensor that replaces the base's. Where a vocabulary grew, PEFT saves the trained copy twice."""
+    if ".original_module." in name:
+        adapter.originals[name.replace(".original_module.", ".")] = (key, ref)
+        return
+    plain = re.sub(r"\.modules_to_save(?:\.default)?(?=\.)", "", name).replace(".base_layer.", ".")
+    _key, other = adapter.full.setdefault(plain, (key, ref))
+    if other != ref and ((other.dtype, other.shape) != (ref.dtype, ref.shape) or other.read() != ref.read()):
+        report.add("adapter_config", "error", _("two tensors stand for {name}").format(name=plain), key)
 
 
 def _check_pair(lora: Lora, config: dict[str, Any], report: Report) -> None:
