@@ -40,13 +40,15 @@ def read_header(path: Path, name: str, size: int, problems: Problems) -> list[Te
     """
     with open(path, "rb") as file:
         start = file.read(32)
-        if other := next((what for magic, what in _OTHERS if start.startswith(magic)), None):
+        length = int.from_bytes(start[:8], "little")
+        # The length of a header may look like another format's mark: 640 is 80 02, how a pickle begins.
+        like = start[8:9] == b"{" and 2 <= length <= PARSE_LIMIT
+        if not like and (other := next((what for magic, what in _OTHERS if start.startswith(magic)), None)):
             problems.add("safetensors_not", "error", _("it is {other}, not safetensors").format(other=other), name)
             return None
         if len(start) < 8:
             problems.add("truncated_safetensors", "error", _("shorter than a header"), name)
             return None
-        length = int.from_bytes(start[:8], "little")
         if length > PARSE_LIMIT or length < 2:
             _absurd(start, length, name, problems)
             return None
