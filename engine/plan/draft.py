@@ -16,12 +16,15 @@ from typing import Any
 from engine import recipe as recipes
 from engine.errors import FtuiError, UsageError
 from engine.findings import Finding
+from engine.hardware.catalogue import Card
 from engine.plan import from_recipe, measured, on_cpu, servers
 from engine.plan.plan import Result, plan
 from engine.plan.request import parse
 from engine.recipe import defaults, keys, paths
 from engine.text import _
 from engine.workspace import Workspace
+
+FIRST_BF16 = 8.0  # compute capability of Ampere
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Here:
     gpu: str | None
     gpu_memory_gb: float | None
     count: int
+    bf16: bool = True
 
     @classmethod
     def look(cls) -> Here:
@@ -44,7 +48,8 @@ class Here:
             return cls(local["gpu"], local["gpu_memory_gb"], 0)
         smallest = min(cards, key=lambda card: card.memory_total or 0)
         size = None if smallest.memory_total is None else smallest.memory_total / 1e9
-        return cls(smallest.name, size, len(cards))
+        bf16 = all(card.capability is None or float(card.capability) >= FIRST_BF16 for card in cards)
+        return cls(smallest.name, size, len(cards), bf16)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,9 @@ class Draft:
             UsageError: no such server.
         """
         if self.server:
-            return servers.find(servers.offers(servers.user_file()), self.server)[0]
+            return self._card()[0]
+        if self.said.get("device") == "cpu" or self.said.get("use_cpu") is True:
+            return 0
         wanted = self.said.get("num_gpus")
         return min(self.here.count, wanted) if isinstance(wanted, int) and wanted > 0 else self.here.count
 
@@ -82,7 +89,12 @@ class Draft:
         Raises:
             UsageError: a global batch that cannot be made, or no such server.
         """
-        return defaults.fill(self.said, num_gpus=self.gpus())
+        bf16 = self._card()[1].bf16_tflops is not None if self.server else self.here.bf16
+        return defaults.fill(self.said, num_gpus=self.gpus(), bf16_available=bf16)
+
+    def _card(self) -> tuple[int, Card]:
+        count, card, _server = servers.find(servers.offers(servers.user_file()), self.server)
+        return count, card
 
     def change(self, key: str, value: Any) -> Draft:
         """The draft with another value of a recipe's key; None takes the key out.
@@ -119,27 +131,36 @@ class Draft:
             draft = draft.change(key, value)
         return draft
 
+    def request(self) -> dict[str, Any]:
+        """The planner's request.
+
+        Raises:
+            UsageError: a global batch that cannot be made, or no such server.
+        """
+        resolved, gpus = self.values(), self.gpus()
+        machines = int(resolved.get("num_machines") or 1)
+        values = from_recipe.values(resolved, num_gpus=max(1, gpus) * machines)
+        if self.server:
+            values["server"] = self.server
+        elif not gpus and self.here.count:
+            values |= on_cpu.local()
+        else:
+            values |= {"gpu": self.here.gpu, "gpu_memory_gb": self.here.gpu_memory_gb}
+        if self.said.get("sharding", "auto") == "auto":
+            values["sharding"] = "auto"
+        if found := lengths(resolved.get("dataset_path")):
+            values["length_histogram"] = found
+        return {key: value for key, value in values.items() if value is not None}
+
     def plan(self, workspace: Workspace) -> Result:
         """The plan, corrected by what earlier runs of the workspace measured.
 
         Raises:
             UsageError: a value makes no sense; `where` is its key.
         """
-        resolved = self.values()
-        machines = int(resolved.get("num_machines") or 1)
-        values = from_recipe.values(resolved, num_gpus=max(1, self.gpus()) * machines)
-        if self.server:
-            values["server"] = self.server
-        else:
-            values |= {"gpu": self.here.gpu, "gpu_memory_gb": self.here.gpu_memory_gb}
-        if self.said.get("sharding", "auto") == "auto":
-            values["sharding"] = "auto"
-        dataset = resolved.get("dataset_path")
-        if found := lengths(dataset):
-            values["length_histogram"] = found
-        request = parse({key: value for key, value in values.items() if value is not None})
-        history = _history(workspace.root, _stamp(workspace.root / measured.NAME)).about(dataset)
-        return plan(request, user=servers.user_file(), history=history)
+        history = _history(workspace.root, _stamp(workspace.root / measured.NAME))
+        history = history.about(self.said.get("dataset_path"))
+        return plan(parse(self.request()), user=servers.user_file(), history=history)
 
     # Files
 
@@ -195,11 +216,12 @@ def open_recipe(name: str | Path, here: Here, overrides: list[str] | tuple[str, 
     path = recipes.find(name)
     plain = recipes.load(path)
     given = dict(plain.recipe.given)
-    draft = Draft(path, plain.text, given, here, problems=tuple(f for f in plain.findings if f.level == "error"))
-    if overrides:
-        changed = recipes.load(path, overrides).recipe.given
-        for key in (*changed, *(key for key in given if key not in changed)):
-            draft = draft.change(key, changed.get(key))
+    over = recipes.load(path, overrides) if overrides else plain
+    problems = tuple(finding for finding in over.findings if finding.level == "error")
+    draft = Draft(path, plain.text, given, here, problems=problems)
+    changed = over.recipe.given
+    for key in (*changed, *(key for key in given if key not in changed)):
+        draft = draft.change(key, changed.get(key))
     return draft
 
 

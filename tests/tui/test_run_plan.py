@@ -69,7 +69,7 @@ async def test_a_run_on_the_processor_speaks_of_the_memory_of_the_host(house: Pa
     async with app.run_test(size=(120, 40)) as pilot:
         await ready(app, pilot)
         bars = "\n".join(text(app, GpuBars))
-        assert "(1.4 ours, planned 1.7)" in bars and "┃" in bars
+        assert "(1.4 of 1.7 planned)" in bars and "┃" in bars
         assert len(text(app, RunNumbers)) == 2, "no speed is known before the first run: nothing to compare"
 
 

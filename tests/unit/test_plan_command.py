@@ -156,3 +156,15 @@ def test_all_compares_methods_and_servers(capsysbinary):
     assert sum(row["cheapest"] for row in result["rows"]) == 3
     _code, out, _err = run(capsysbinary, "--all", "--model", "Llama-3.1-8B")
     assert "cheapest" in out
+
+
+def test_without_gpus_a_recipe_is_held_against_host_memory_in_fp32(capsysbinary):
+    code, plan = document(capsysbinary, "demo")
+    assert code == 0 and plan["per_gpu"]["capacity_gb"] > 0 and plan["time"]["tokens_per_s"] is None
+    _code, there = document(capsysbinary, "lora-sft", "--server", "8xH100")
+    _code, here = document(capsysbinary, "lora-sft")
+    weights = [plan["per_gpu"]["breakdown"]["weights"] for plan in (here, there)]
+    assert weights[0] > 1.9 * weights[1], "fp32 on a processor, bf16 on a card"
+    _code, table = document(capsysbinary, "lora-sft", "--all")
+    needs = {row["server"]: row["needs_gb"] for row in table["rows"] if row["method"] == "lora"}
+    assert needs["b-H100"] < 30, "other machines are not this one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +151,10 @@ def _values(args: argparse.Namespace) -> dict[str, Any]:
         "max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
-    values = _from_recipe(recipe, pairs, given) if recipe else _plain(pairs, given)
-    if not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
-        values |= _local_gpus(values) or (_host() if recipe else {})
+    values = _from_recipe(recipe, pairs, given, elsewhere=args.all) if recipe else _plain(pairs, given)
+    if not recipe and not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
+        values |= _local_gpus(values)
     return values
-
-
-def _host() -> dict[str, Any]:
-    """Without GPUs a recipe trains on the CPU: host memory is the limit."""
-    from engine.plan import on_cpu
-
-    return on_cpu.local() | {"sharding": "none"}
 
 
 def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
@@ -184,26 +178,35 @@ def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _from_recipe(name: str, pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    from engine import recipe
-    from engine.findings import has_errors
-    from engine.plan import from_recipe, servers
+CHANGES = (
+    "method", "max_length", "per_device_train_batch_size", "global_batch_size", "lora_r", "sharding", "max_steps",
+    "num_train_epochs",
+)  # fmt: skip
+"""Options that are keys of a recipe; the others say what it is held against, and how long its data are."""
 
-    loaded = recipe.load(recipe.find(name), pairs)
-    if has_errors(loaded.findings):
-        first = next(f for f in loaded.findings if f.level == "error")
+
+def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewhere: bool) -> dict[str, Any]:
+    """As the planner screen sees it: a draft of the recipe, held against this machine or another."""
+    from engine.plan.draft import Here, open_recipe
+
+    gpus = given.pop("num_gpus", None)
+    if elsewhere or "gpu" in given or "gpu_memory_gb" in given:
+        here = Here(given.pop("gpu", None), given.pop("gpu_memory_gb", None), gpus or 1)
+    else:
+        here = Here.look()
+        if gpus is not None:  # of this machine's cards, or of cards that nobody named
+            here = dataclasses.replace(here, count=min(gpus, here.count)) if here.count else Here(None, None, gpus)
+    draft = open_recipe(name, here, pairs)
+    if draft.problems:
+        first = draft.problems[0]
         raise UsageError(first.detail, where=f"{name}: {first.key or ''}".rstrip(": "), fix=first.fix or None)
-    number = given.get("num_gpus")
-    if number is None and "server" in given:
-        number = servers.find(servers.offers(servers.user_file()), given["server"])[0]
-    if number is None:
-        number = _local_gpus({}).get("num_gpus", 1)
-    resolved = recipe.resolve(loaded, num_gpus=number)
-    values = from_recipe.values(resolved, num_gpus=number)
-    found = from_recipe.lengths(resolved.get("dataset_path"))
-    if found:
-        values["length_histogram"] = found
-    return values | {"dataset": resolved.get("dataset_path")} | given
+    if "model" in given:
+        draft = draft.change("model_name_or_path", given.pop("model"))
+    for key in CHANGES:
+        if key in given:
+            draft = draft.change(key, given.pop(key))
+    draft = draft.on(given.pop("server", ""))
+    return draft.request() | {"dataset": draft.said.get("dataset_path")} | given
 
 
 def _local_gpus(values: dict[str, Any]) -> dict[str, Any]:

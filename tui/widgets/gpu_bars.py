@@ -208,7 +208,7 @@ class GpuBars(CellWidget):
             if planned is None:
                 text += " " + _("({ranks} ours)").format(ranks=ours)
             else:
-                text += " " + _("({ranks} ours, planned {planned})").format(ranks=ours, planned=fixed(planned / GB, 1))
+                text += " " + _("({ranks} of {planned} planned)").format(ranks=ours, planned=fixed(planned / GB, 1))
         return text
 
     @staticmethod
