@@ -68,9 +68,10 @@ def _top_parser() -> Parser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, streams: str | None = None) -> None:
+    """The options of every command; `streams` says what --json means where it is not one document."""
     parser.add_argument("--home", metavar="DIR", help=_("the workspace (default: FTUI_HOME, /data/ft or ~/ftui)"))
-    parser.add_argument("--json", action="store_true", help=_("one JSON document on stdout"))
+    parser.add_argument("--json", action="store_true", help=streams or _("one JSON document on stdout"))
 
 
 def _command_arguments(top: argparse.Namespace) -> tuple[argparse.Namespace, str]:
@@ -80,8 +81,9 @@ def _command_arguments(top: argparse.Namespace) -> tuple[argparse.Namespace, str
         raise UsageError(_("there is no command '{name}'").format(name=top.command), fix=fix)
     module, text = COMMANDS[top.command]
     parser = Parser(prog=f"ftui {top.command}", description=_(text))
-    _add_common(parser)
-    importlib.import_module(module).configure(parser)
+    loaded = importlib.import_module(module)
+    _add_common(parser, _(streams) if (streams := getattr(loaded, "STREAMS", None)) else None)
+    loaded.configure(parser)
     # Options may stand before, between and after the words (`ftui run demo --name x max_steps=5`);
     # argparse can do that only where there are no sub-commands.
     parse = parser.parse_intermixed_args if parser._subparsers is None else parser.parse_args
@@ -104,13 +106,13 @@ def main(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII locale must not turn a "✓" into a crash
-    out = Output(as_json="--json" in argv)
+    # From the words alone: an error in the others must be told in JSON, too.
+    out = Output(as_json="--json" in list(argv)[: list(argv).index("--") if "--" in argv else None])
     args = None
     _speak_the_users_language()
     try:
         _refuse_other_encodings(argv)
         top = _top_parser().parse_args(list(argv))
-        out.as_json = top.json
         if top.command is None:
             args = top
             return _open_app(top)

@@ -12,6 +12,8 @@ from typing import IO, Any
 from engine.errors import FtuiError
 from engine.text import _, printable
 
+LABEL = 11  # cells of a labeled line's label
+KEPT_CELLS = 32
 STYLES = {"error": "31", "warning": "33", "ok": "32", "dim": "2", "bold": "1", "accent": "36"}
 
 
@@ -22,6 +24,15 @@ def width(text: str) -> int:
     import unicodedata
 
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def shortened(text: str, cells: int) -> str:
+    """The text in so many terminal cells; what is cut off shows as …"""
+    if width(text) <= cells:
+        return text
+    while text and width(text) > cells - 1:
+        text = text[:-1]
+    return text.rstrip() + "…"
 
 
 class Output:
@@ -66,19 +77,57 @@ class Output:
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=stream, flush=True)
 
-    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> None:
-        """Columns in the order of importance; the last ones are left out where the terminal is too narrow."""
+    def field(self, label: str, text: str, style: str | None = None) -> None:
+        """A labeled line; one that is too long for the terminal goes on below itself, broken at words."""
+        lines = text.splitlines() or [""]
+        if sys.stdout.isatty() and not self.as_json:
+            import textwrap
+
+            room = max(20, shutil.get_terminal_size((200, 24)).columns - LABEL)
+            wrap = textwrap.TextWrapper(room, break_on_hyphens=False, break_long_words=False)
+            lines = [part for line in lines for part in wrap.wrap(line) or [""]]
+        for number, line in enumerate(lines):
+            before = label + " " * max(1, LABEL - width(label)) if number == 0 else " " * LABEL
+            self.line(before + line, style)
+
+    def table(
+        self,
+        headers: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        right: frozenset[int] = frozenset(),
+        kept: int | None = None,
+    ) -> None:
+        """Columns in the order of importance; the last ones are left out where the terminal is too narrow.
+
+        Args:
+            headers: the columns' names.
+            rows: their cells.
+            right: columns that are aligned to the right.
+            kept: a column that outlives the others: it is shortened first, down to KEPT_CELLS; without a text in
+                it, it is the first to go.
+        """
         cells = [list(headers), *[list(row) for row in rows]]
         widths = [max(width(row[i]) for row in cells) for i in range(len(headers))]
         room = shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 10**6
-        columns = len(headers)
-        while columns > 2 and sum(widths[:columns]) + 2 * (columns - 1) > room:
-            columns -= 1
+        shown = list(range(len(headers)))
+        if kept is not None and not any(row[kept] for row in cells[1:]):
+            shown.remove(kept)
+            kept = None
+
+        def excess() -> int:
+            return sum(widths[i] for i in shown) + 2 * (len(shown) - 1) - room
+
+        least = 0 if kept is None else min(widths[kept], KEPT_CELLS)
+        while len(shown) > (2 if kept is None else 3) and excess() > (0 if kept is None else widths[kept] - least):
+            shown.remove(next(i for i in reversed(shown) if i != kept))
+        if kept is not None and (over := excess()) > 0:
+            widths[kept] = max(1, widths[kept] - over)
         for number, row in enumerate(cells):
             parts = []
-            for i in range(columns):
-                space = " " * (widths[i] - width(row[i]))
-                parts.append(space + row[i] if i in right else row[i] + space)
+            for i in shown:
+                text = shortened(row[i], widths[i])
+                space = " " * (widths[i] - width(text))
+                parts.append(space + text if i in right else text + space)
             self.line("  ".join(parts).rstrip(), "dim" if number == 0 else None)
 
     @staticmethod

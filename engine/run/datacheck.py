@@ -56,7 +56,7 @@ def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
     from engine.data import sources
 
     seen = _Seen()
-    every = _("`ftui data check {file}` lists all").format(file=name)
+    every = _("`ftui data check {file}` lists them all").format(file=name)
     try:
         for file in sources.resolve([name]):
             if time.monotonic() > until:
@@ -65,7 +65,6 @@ def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
             for finding in _file(file, text_field, until, seen):
                 if finding.level == "error":
                     finding.extra[FORCIBLE] = True
-                    finding.fix = f"{finding.fix}; {every}"
                 if finding.level != "note":
                     yield finding
     except UsageError as error:
@@ -74,7 +73,9 @@ def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
     if len(seen.forms) > 1:
         firsts = ", ".join(f"{form} ({first})" for form, first in seen.forms.items())
         detail = _("rows of several forms cannot be trained together: {forms}").format(forms=firsts)
-        yield Finding("mixed_formats", "error", detail, every, extra={"file": name, FORCIBLE: True})
+        yield Finding(
+            "mixed_formats", "error", detail, _("give the rows of one form"), extra={"file": name, FORCIBLE: True}
+        )
     if seen.whole and not seen.good:
         yield Finding("no_rows", "error", _("no row can be trained on"), every, extra={"file": name})
     elif not seen.whole:

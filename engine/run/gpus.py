@@ -14,6 +14,7 @@ from engine.workspace import Workspace
 
 if TYPE_CHECKING:
     from engine.hardware.gpus import Gpu
+    from engine.recipe.model import Recipe
 
 FIRST_BF16 = 8.0  # compute capability of Ampere
 
@@ -74,6 +75,28 @@ def place(workspace: Workspace, *, count: int | None, force: bool = False) -> Pl
     return _lock(workspace, known, free, count, force)
 
 
+def here(recipe: Recipe) -> tuple[int, bool]:
+    """How many GPUs a recipe would get on this machine if nothing else ran, and whether they compute in bfloat16.
+
+    Nothing is locked: this is for showing what a run would be.
+    """
+    wanted = recipe.given.get("num_gpus")
+    if recipe.get("device") == "cpu" or recipe.get("use_cpu") is True or wanted == 0:
+        return 0, True
+    from engine.hardware import gpus as hardware
+
+    with hardware.Probe() as probe:
+        known = hardware.visible(probe.list())
+    if not known:
+        return wanted or 0, True
+    chosen = known[:wanted] if wanted else known
+    return wanted or len(chosen), _bf16(chosen)
+
+
+def _bf16(gpus: Sequence[Gpu]) -> bool:
+    return all(gpu.capability is None or float(gpu.capability) >= FIRST_BF16 for gpu in gpus)
+
+
 def _refuse_broken_driver(probe: object) -> None:
     """A machine with GPUs must not fall back to the CPU without a word."""
     from engine.hardware import gpus as hardware
@@ -113,5 +136,4 @@ def _lock(workspace: Workspace, known: list[Gpu], free: list[Gpu], count: int | 
             fix=_("wait for the other runs (`ftui runs`), set num_gpus, or take GPUs in use with --force"),
             kind="gpus_in_use",
         )
-    bf16 = all(gpu.capability is None or float(gpu.capability) >= FIRST_BF16 for gpu in chosen)
-    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks), bf16, tuple(chosen))
+    return Placement(tuple(gpu.uuid for gpu in chosen), len(chosen), tuple(locks), _bf16(chosen), tuple(chosen))

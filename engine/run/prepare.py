@@ -26,10 +26,11 @@ class RecipeError(UsageError):
     kind = "recipe"
 
     def __init__(
-        self, what: str, findings: Sequence[Finding], *, where: str | None, fix: str | None, kind: str | None = None
+        self, what: str, findings: Sequence[Finding], *, where: str, fix: str, hint: str, kind: str | None = None
     ) -> None:
-        super().__init__(what, where=where, fix=fix, kind=kind)
+        super().__init__(what, where=where, fix=f"{fix}; {hint}" if fix else hint, kind=kind)
         self.findings = list(findings)
+        self.hint = hint  # what helps against all of them
 
     def to_json(self) -> dict[str, Any]:
         """The error with its findings."""
@@ -110,10 +111,9 @@ def refuse_errors(findings: Sequence[Finding], where: str, *, force: bool = Fals
         place = _("{value} on the command line").format(value=override)
     elif first.lines:
         place += f":{first.lines[0]}"
-    fix = first.fix
-    if all(finding.extra.get(FORCIBLE) for finding in errors):
-        fix = _("{fix}; --force starts without such rows").format(fix=fix)
-    elif not any(finding.extra.get("file") for finding in errors):
-        fix = _("{fix}; `ftui recipe check {recipe}` lists all").format(fix=fix, recipe=where) if fix else ""
-    kind = "data" if all(finding.extra.get("file") for finding in errors) else None
-    raise RecipeError(what, findings, where=place, fix=fix or None, kind=kind)
+    hint, kind = _("`ftui recipe check {recipe}` says all that is wrong").format(recipe=where), None
+    if all(finding.extra.get("file") for finding in errors):
+        hint, kind = _("`ftui data check {file}` says all that is wrong").format(file=first.extra["file"]), "data"
+        if all(finding.extra.get(FORCIBLE) for finding in errors):
+            hint = _("{check}; --force starts without such rows").format(check=hint)
+    raise RecipeError(what, findings, where=place, fix=first.fix, hint=hint, kind=kind)

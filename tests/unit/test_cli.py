@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -160,3 +163,58 @@ def test_a_users_own_engine_folder_on_the_path_does_not_shadow_ours(tmp_path):
 def test_numbers_that_make_no_sense_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words.split()) == 2
     assert "not a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [["nosuch"], ["status"], ["keeper"], ["recipe"], ["recipe", "check"], ["run"], ["run", "x", "--nosuch"]]
+)
+def test_wrong_usage_is_told_in_json_too(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ([*argv, "--json"], ["--json", *argv]):
+        assert cli.main(line) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["kind"] == "usage" and error["fix"]
+        assert "key=value" not in error["message"], "what may be left out is not required"
+
+
+@pytest.mark.parametrize("name", ["logs", "watch", "run", "resume"])
+def test_help_says_where_json_is_a_stream(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    assert "one JSON object a line" in " ".join(capsys.readouterr().out.split())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Output], None]], list[str]]:
+    """The lines that something prints on a terminal of 60 columns."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def lines(show: Callable[[Output], None]) -> list[str]:
+        with contextlib.redirect_stdout(Terminal()) as screen:
+            show(Output())
+        return screen.getvalue().splitlines()
+
+    return lines
+
+
+def test_the_kept_column_outlives_the_others_and_ends_with_an_ellipsis_where_it_is_cut(narrow) -> None:
+    headers = ["run", "state", "step", "loss", "eval", "error"]
+    row = ["a-name-of-20-letters", "failed", "100/1000", "1.234", "1.345"]
+    table = [[*row, "the disk that holds the checkpoints is full"]]
+    head, line = narrow(lambda out: out.table(headers, table, kept=5))
+    assert head.split() == ["run", "state", "error"]
+    assert line == "a-name-of-20-letters  failed  the disk that holds the chec…" and len(line) == 60
+    head, line = narrow(lambda out: out.table(headers, [[*row, ""]], kept=5))
+    assert "error" not in head and "1.345" in line
+
+
+def test_a_labeled_line_is_broken_at_words_and_goes_on_below_itself(narrow) -> None:
+    lines = narrow(lambda out: out.field("error", "word " * 20 + "a-very-long-path/" * 5))
+    assert lines[0].startswith("error      word") and len(lines) > 2
+    assert all(line.startswith(" " * 11) for line in lines[1:])
+    assert all(len(line) <= 60 for line in lines[:-1]) and lines[-1].endswith("a-very-long-path/" * 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -31,7 +32,7 @@ def test_findings_for_people(here, capsys):
     assert err == ""
     lines = out.splitlines()
     assert "r.yaml:3: error: learning_rate is -1; it must be > 0, <= 1" in lines
-    assert "seed=x: error: seed wants a whole number, not 'x'" in lines
+    assert "seed=x (command line): error: seed wants a whole number, not 'x'" in lines
     assert lines[lines.index("r.yaml:4: error: 'lora_rr' is not a recipe key") + 1] == "  fix  did you mean 'lora_r'?"
     assert lines[-1] == "3 errors"
     assert "\x1b" not in out
@@ -49,6 +50,30 @@ def test_json(here, capsys, argv):
     document = json.loads(out)
     assert (code, err, document["findings"], document["recipe"]["lora_r"]) == (0, "", [], 8)
     assert document["recipe"]["dataset_path"] == str(here / "train.jsonl")
+
+
+def test_json_says_what_is_wrong_before_the_long_recipe(here, capsys):
+    (here / "r.yaml").write_text(BASE)
+    _code, out, _err = run(capsys, "check", "r.yaml", "--json")
+    assert list(json.loads(out)) == ["findings", "recipe"]
+
+
+def test_the_recipe_shown_is_the_one_that_would_run_here(here, capsys, monkeypatch):
+    from engine.hardware import gpus
+
+    (here / "r.yaml").write_text(BASE)
+    assert json.loads(run(capsys, "check", "r.yaml", "--json")[1])["recipe"]["bf16"] is False  # no GPU here
+    cards = [gpus.Gpu(index=n, uuid=f"GPU-{n}", name="Card", capability="7.5") for n in range(2)]
+    monkeypatch.setattr(gpus.Probe, "list", lambda self: cards)
+    for capability, bf16 in (("7.5", False), ("8.0", True)):
+        cards[:] = [dataclasses.replace(card, capability=capability) for card in cards]
+        checked = json.loads(run(capsys, "check", "r.yaml", "--json")[1])["recipe"]
+        assert cli.main(["run", "r.yaml", "--dry-run", "--json"]) == 0
+        dry = json.loads(capsys.readouterr().out)["recipe"]
+        assert dry == checked
+        assert (dry["bf16"], dry["num_gpus"]) == (bf16, 2)
+    code, out, _err = run(capsys, "check", "r.yaml", "global_batch_size=2")
+    assert code == 2 and "on 2 GPU" in out, "what only this machine contradicts is found, too"
 
 
 def test_a_recipe_that_is_not_there(here, capsys):

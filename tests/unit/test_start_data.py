@@ -39,10 +39,11 @@ def test_errors_are_those_of_the_check_of_data_and_can_be_forced(tmp_path: Path)
     found = look(tmp_path, [*GOOD, *bad, "{"])
     assert errors(found) == [("empty_messages", [6]), ("bad_json", [7, 9]), ("unknown_role", [8])]
     file = str(tmp_path / "train.jsonl")
-    assert all(f.extra["file"] == file and f"ftui data check {file}" in f.fix for f in found)
+    assert all(f.extra["file"] == file and f.fix for f in found)
     with pytest.raises(RecipeError) as caught:
         refuse_errors(found, "recipe.yaml")
-    assert caught.value.exit_code == 2 and caught.value.where == f"{file}:6" and "--force" in str(caught.value.fix)
+    assert caught.value.exit_code == 2 and caught.value.where == f"{file}:6" and "--force" in caught.value.hint
+    assert f"`ftui data check {file}`" in str(caught.value.fix) and caught.value.kind == "data"
     refuse_errors(found, "recipe.yaml", force=True)
     assert {f.level for f in found} == {"warning"}
 

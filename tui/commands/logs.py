@@ -12,6 +12,7 @@ from engine.text import _
 from tui.arguments import at_least
 from tui.output import Output
 
+STREAMS = 'one JSON object a line on stdout: {"line": …}'
 CHUNK = 64 * 1024
 
 

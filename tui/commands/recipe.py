@@ -6,11 +6,15 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
 from engine.findings import MAX_LINES, Finding, has_errors
 from engine.text import _, ngettext
 from tui.output import Output
+
+if TYPE_CHECKING:
+    from engine.recipe.model import Loaded
 
 METHODS = ("lora", "qlora", "full")
 STYLE = {"error": "error", "warning": "warning", "note": "dim"}
@@ -26,7 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--dry-run", action="store_true", help=_("print it instead of writing it"))
     check = verbs.add_parser("check", help=_("say everything that is wrong with a recipe"))
     check.add_argument("file", metavar="FILE", help=_("a recipe file, or the name of a built-in one"))
-    check.add_argument("overrides", nargs="*", metavar="key=value", help=_("values that replace the recipe's"))
+    check.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help=_("values that replace the recipe's")
+    )
     listing = verbs.add_parser("list", help=_("list the built-in recipes"))
     for verb in (new, check, listing):  # also after the verb; SUPPRESS keeps what stood before it
         verb.add_argument(
@@ -44,7 +50,11 @@ def show_findings(findings: Iterable[Finding], out: Output, file: str | Path | N
     """Print findings for people: where, what, and the fix below."""
     for finding in findings:
         place = ",".join(str(line) for line in finding.lines[:MAX_LINES])
-        named = f"{file}:{place}" if file and place else str(finding.extra.get("override") or file or place)
+        own = finding.extra.get("file") or file  # findings about data name its lines
+        named = f"{own}:{place}" if own and place else str(own or place)
+        if override := finding.extra.get("override"):
+            given = _("{override} (command line)").format(override=override)
+            named = f"{named}, {given}" if place else given
         text = _("{level} {detail}").format(level=_level(finding.level), detail=finding.detail)
         more = f" ({finding.count}x)" if finding.count > max(1, len(finding.lines)) else ""
         out.line(f"{named}: {text}{more}" if named else text + more, STYLE[finding.level])
@@ -62,10 +72,10 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     path = recipe.find(args.file)
     loaded = recipe.load(path, args.overrides)
     findings = recipe.check(loaded)
-    resolved = loaded.recipe.values
+    resolved = resolve_here(loaded, findings)
     failed = has_errors(findings)
     if out.as_json:
-        out.json({"recipe": resolved, "findings": [finding.to_json() for finding in findings]})
+        out.json({"findings": [finding.to_json() for finding in findings], "recipe": resolved})
         return 2 if failed else 0
     show_findings(findings, out, args.file if Path(args.file).exists() else path)
     errors = sum(finding.level == "error" for finding in findings)
@@ -74,6 +84,26 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     else:
         out.line(_("{file} can be run").format(file=args.file), "ok")
     return 2 if failed else 0
+
+
+def resolve_here(loaded: Loaded, findings: list[Finding]) -> dict[str, Any]:
+    """The recipe with the defaults that it gets on this machine (precision follows the GPUs), as a run has them.
+
+    What only this machine contradicts (a batch that its GPUs cannot share) becomes a finding. With errors: the recipe
+    as far as it could be read.
+    """
+    from engine import recipe
+    from engine.run.gpus import here
+
+    if has_errors(findings):
+        return loaded.recipe.values
+    count, bf16 = here(loaded.recipe)
+    try:
+        return recipe.resolve(loaded, num_gpus=count, bf16_available=bf16)
+    except UsageError as error:
+        keys = (error.where,) if error.where else ()
+        findings.append(loaded.recipe.finding("conflict", "error", error.what, error.fix or "", keys))
+        return loaded.recipe.values
 
 
 def _list(args: argparse.Namespace, out: Output) -> int:

@@ -6,7 +6,10 @@ import argparse
 
 from engine.text import _
 from tui.arguments import at_least
+from tui.commands.run import FOLLOW, STREAMS
 from tui.output import Output
+
+__all__ = ["STREAMS", "configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--step", type=at_least(0), help=_("the checkpoint to go on from (default: the newest good one)")
     )
     parser.add_argument("--gpus", type=at_least(0), help=_("how many GPUs to use (default: as before)"))
-    parser.add_argument("--follow", action="store_true", help=_("stay, print what happens, exit with the run's code"))
+    parser.add_argument("--follow", action="store_true", help=FOLLOW)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:

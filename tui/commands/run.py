@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.text import _
+from engine.text import _, ngettext
 from tui.output import Output
 
 if TYPE_CHECKING:
+    from engine.errors import FtuiError
     from engine.run.launch import Started
+    from engine.run.prepare import RecipeError
     from engine.workspace import Workspace
+
+
+STREAMS = "one JSON document on stdout; with --follow one JSON object a line"
+FOLLOW = _("stay, print what happens, exit with the run's code (with --json: one JSON object a line)")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("recipe", metavar="RECIPE", help=_("a recipe file, or the name of a built-in one"))
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=_("values that replace the recipe's"))
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help=_("values that replace the recipe's")
+    )
     parser.add_argument("--name", help=_("the run's name (default: the recipe's name and a number)"))
-    parser.add_argument("--follow", action="store_true", help=_("stay, print what happens, exit with the run's code"))
-    parser.add_argument("--force", action="store_true", help=_("in spite of data errors, GPUs in use, a bad plan"))
+    parser.add_argument("--follow", action="store_true", help=FOLLOW)
+    parser.add_argument(
+        "--force", action="store_true", help=_("leave bad rows out, take GPUs in use, ignore a bad plan")
+    )
     parser.add_argument(
         "--plan-only", action="store_true", help=_("show whether it fits, how long, how much; start nothing")
     )
@@ -37,8 +49,23 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _plan_only(workspace, args, out)
     from engine.run import launch
 
-    started = launch.start(workspace, args.recipe, args.overrides, name=args.name, force=args.force)
+    try:
+        started = launch.start(workspace, args.recipe, args.overrides, name=args.name, force=args.force)
+    except launch.RecipeError as error:
+        raise (error if out.as_json else _shown(error, args.recipe, out)) from error
     return after_start(started, args, out)
+
+
+def _shown(error: RecipeError, recipe: str, out: Output) -> FtuiError:
+    """Print all findings of a refused start; what is left to say."""
+    from engine.errors import UsageError
+    from engine.recipe import find
+    from tui.commands.recipe import show_findings
+
+    show_findings(error.findings, out, recipe if Path(recipe).exists() else find(recipe))
+    n = sum(finding.level == "error" for finding in error.findings)
+    what = ngettext("nothing was started: {n} error", "nothing was started: {n} errors", n).format(n=n)
+    return UsageError(what, fix=error.hint, kind=error.kind)
 
 
 def after_start(started: Started, args: argparse.Namespace, out: Output) -> int:
@@ -86,15 +113,23 @@ def _plan_only(workspace: Workspace, args: argparse.Namespace, out: Output) -> i
 def _dry_run(args: argparse.Namespace, out: Output) -> int:
     from engine import recipe
     from engine.findings import has_errors
-    from tui.commands.recipe import show_findings
+    from engine.run import datacheck
+    from engine.run.prepare import RecipeError, refuse_errors
+    from tui.commands.recipe import resolve_here, show_findings
 
-    loaded = recipe.load(recipe.find(args.recipe), args.overrides)
-    findings = recipe.check(loaded)
-    resolved = {} if has_errors(findings) else recipe.resolve(loaded, num_gpus=1)
+    path = recipe.find(args.recipe)
+    loaded = recipe.load(path, args.overrides)
+    findings = recipe.check(loaded, run=True)
+    values = resolve_here(loaded, findings)
+    if not has_errors(findings):
+        findings += datacheck.look(loaded.recipe)
+    with contextlib.suppress(RecipeError):
+        refuse_errors(findings, str(path), force=args.force)
+    resolved = {} if has_errors(findings) else values
     if out.as_json:
-        out.json({"recipe": resolved, "findings": [f.to_json() for f in findings]})
+        out.json({"findings": [f.to_json() for f in findings], "recipe": resolved})
     else:
-        show_findings(findings, out)
+        show_findings(findings, out, args.recipe if Path(args.recipe).exists() else path)
         for key in sorted(resolved):
             if loaded.origin.get(key) in ("recipe", "override"):
                 out.line(f"{key}: {resolved[key]}")

@@ -45,10 +45,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
             value(row["loss"], 3),
             value(row["eval_loss"], 3),
             duration(row["eta_s"]) if row["eta_s"] is not None and row["state"] in ("running", "saving") else "-",
-            str((row["error"] or {}).get("message", ""))[:80],
+            " ".join(str((row["error"] or {}).get("message") or "").split()),
         ]
         for row in rows
     ]
-    headers = [_("run"), _("state"), _("step"), _("loss"), _("eval"), _("left"), _("error")]
-    out.table(headers, cells, right=frozenset({2, 3, 4, 5}))
+    headers = [_("run"), _("state"), _("step"), _("loss"), _("eval loss"), _("ETA"), _("error")]
+    out.table(headers, cells, right=frozenset({2, 3, 4, 5}), kept=6)
     return 0

@@ -7,6 +7,8 @@ import argparse
 from engine.text import _
 from tui.output import Output
 
+STREAMS = "one JSON object a line on stdout: the run's events and its journal, until it ends"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
