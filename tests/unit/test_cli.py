@@ -208,7 +208,7 @@ def test_the_kept_column_outlives_the_others_and_ends_with_an_ellipsis_where_it_
     table = [[*row, "the disk that holds the checkpoints is full"]]
     head, line = narrow(lambda out: out.table(headers, table, kept=5))
     assert head.split() == ["run", "state", "error"]
-    assert line == "a-name-of-20-letters  failed  the disk that holds the chec…" and len(line) == 60
+    assert line == "a-name-of-20-letters  failed  the disk that holds the check…" and len(line) == 60
     head, line = narrow(lambda out: out.table(headers, [[*row, ""]], kept=5))
     assert "error" not in head and "1.345" in line
 
