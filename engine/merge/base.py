@@ -156,6 +156,7 @@ def _cached(name: str, revision: str | None) -> list[Path]:
 
 def read(folder: Path, report: Report) -> Base | None:
     """Read the headers of a model's files; None, with the reasons reported, when it is not whole."""
+    before = report.count("error")  # those of the adapter are no reason not to look at the base
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
         report.add("unsupported_base", "error", _("config.json is not JSON"), fix=_("copy the base model again"))
@@ -180,7 +181,7 @@ def read(folder: Path, report: Report) -> Base | None:
             for tensor in (placed.get(name, set()) - tensors.keys()) if placed else ():
                 detail = _("{file} does not hold {tensor}").format(file=name, tensor=tensor)
                 report.add("index_key_not_in_shard", "error", detail, tensor)
-    return None if report.broken else base
+    return None if report.count("error") > before else base
 
 
 def _files(folder: Path, report: Report) -> tuple[list[str], dict[str, set[str]]]:

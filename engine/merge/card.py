@@ -38,6 +38,7 @@ def provenance(plan: Plan, source: Source, base_name: str, dtype: str) -> dict[s
         environment = read_json(source.run.environment)
         environment = environment if isinstance(environment, dict) else {}
         recipe = source.run.read_resolved().get("recipe") or {}
+        document["base"]["name"] = recipe.get("model_name_or_path") or base_name
         document["run"] = {
             "name": source.run.name,
             "recipe_sha256": environment.get("recipe_sha256"),

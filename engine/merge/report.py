@@ -25,6 +25,7 @@ def _fix(kind: str) -> str:
             "the training had diverged, or the type is too narrow: take an older checkpoint or bf16"
         ),
         "quantized_base": _("give the 16-bit model that it was made from with --base DIR"),
+        "quantized_training": _("the two differ a little: evaluate the merged model again"),
         "rank_mismatch": _("adapter_config.json is not this adapter's: bring the right one back"),
         "rounding_loss": _("--dtype fp32 keeps it, and so does serving base and adapter side by side"),
         "shape_mismatch": _("give the model it was trained on with --base DIR"),
@@ -53,6 +54,10 @@ class Report:
         finding.count += 1
         if name and len(finding.extra["names"]) < NAMED:
             finding.extra["names"].append(clean(name)[:TEXT])
+
+    def count(self, level: Level) -> int:
+        """How many problems of a level there are."""
+        return sum(finding.count for (_kind, own), finding in self._found.items() if own == level)
 
     def take(self, problems: Problems) -> None:
         """Adopt what a header's reader found."""

@@ -13,7 +13,7 @@ from engine.files import write_json
 from engine.findings import Finding
 from engine.merge import adapter as adapters
 from engine.merge import base as bases
-from engine.merge import card, child, folder
+from engine.merge import card, child, folder, vocabulary
 from engine.merge import plan as plans
 from engine.merge.report import Report
 from engine.merge.source import Source
@@ -107,7 +107,14 @@ def _look(source: Source, base: str | None, dtype: str | None, report: Report) -
     model = bases.read(place[0], report) if place else None
     if adapter is None or model is None or place is None:
         return None, ""
-    return plans.draw(model, adapter, dtype, report), place[1]
+    plan = plans.draw(model, adapter, dtype, report)
+    rows = next((out.source.shape[0] for out in plan.outputs if out.name == model.embedding), None)
+    vocabulary.check(model.folder, source.folder, rows, report)
+    if source.quantized:
+        report.add(
+            "quantized_training", "note", _("it was trained on a quantized base and is merged into the full one")
+        )
+    return plan, place[1]
 
 
 def _fill(

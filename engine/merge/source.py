@@ -23,6 +23,12 @@ class Source:
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def quantized(self) -> bool:
+        """Whether the run is known to have trained on a quantized base."""
+        recipe = self.run.read_resolved().get("recipe") if self.run else None
+        return isinstance(recipe, dict) and bool(recipe.get("load_in_4bit") or recipe.get("load_in_8bit"))
+
     def base_names(self) -> list[str]:
         """What the adapter and its run call the base model, best first."""
         config = read_json(self.folder / CONFIG)
@@ -30,7 +36,8 @@ class Source:
         if self.run is not None:
             environment = read_json(self.run.environment)
             names.append(environment.get("model") if isinstance(environment, dict) else None)
-            names.append((self.run.read_resolved().get("recipe") or {}).get("model_name_or_path"))
+            recipe = self.run.read_resolved().get("recipe")
+            names.append(recipe.get("model_name_or_path") if isinstance(recipe, dict) else None)
         return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
@@ -46,11 +53,11 @@ def find(workspace: Workspace, name: str, step: int | None = None) -> Source:
         UsageError: there is nothing of that name, or no adapter in it.
     """
     if NAME.match(name) and RunFolder(workspace.runs_dir / name).is_run():
-        return _of_run(RunFolder(workspace.runs_dir / name), step)
+        return of_run(RunFolder(workspace.runs_dir / name), step)
     path = user_path(name).absolute()  # the child reads by these paths
     if path.is_dir():
         if RunFolder(path).is_run():
-            return _of_run(RunFolder(path.resolve()), step)
+            return of_run(RunFolder(path.resolve()), step)
         if step is not None:
             raise UsageError(_("--step is for runs, and {path} is not one").format(path=path), fix=_("leave it out"))
         if not (path / CONFIG).exists():
@@ -63,7 +70,7 @@ def find(workspace: Workspace, name: str, step: int | None = None) -> Source:
             fix=_("name a run, or the folder that holds adapter_config.json"),
             kind="not_a_folder",
         )
-    return _of_run(workspace.find(name), step)
+    return of_run(workspace.find(name), step)
 
 
 def _of_folder(path: Path) -> Source:
@@ -77,7 +84,12 @@ def _of_folder(path: Path) -> Source:
     return Source(path)
 
 
-def _of_run(run: RunFolder, step: int | None) -> Source:
+def of_run(run: RunFolder, step: int | None = None) -> Source:
+    """A run's adapter: its result, else its best checkpoint, else the newest; or that of a step.
+
+    Raises:
+        UsageError: there is none.
+    """
     entries = [entry for entry in ledger.list(run.checkpoints) if entry.state == "complete"]
     if step is not None:
         chosen = next((entry for entry in reversed(entries) if entry.step == step), None)

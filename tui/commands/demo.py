@@ -42,6 +42,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return open_app(workspace, run=started.run.name, no_tmux=args.no_tmux)
     demo.stage("train", lambda: _train(started.run, out))
     demo.stage("checkpoint", lambda: _verify(started.run))
+    demo.stage("merge", lambda: _merge(started.run, out))
     if out.as_json:
         out.json({"run": started.run.name, "stages": demo.stages, "gate": None})
     else:
@@ -96,3 +97,18 @@ def _verify(run: RunFolder) -> None:
     entry = ledger.newest(run.checkpoints)
     if entry is None:
         raise FtuiError(_("the run left no sealed checkpoint"), where=str(run.checkpoints))
+
+
+def _merge(run: RunFolder, out: Output) -> None:
+    from engine.errors import GateError
+    from engine.merge.run import merge
+    from engine.merge.source import of_run
+    from tui.commands.merge import show
+
+    target = run.path / "merged"
+    result = merge(of_run(run), target, say=out.progress)
+    if not out.as_json:
+        show(result, out)
+    if result.code:
+        reason = next((f.detail for f in result.findings if f.level == "error"), "")
+        raise GateError(_("the merge failed: {reason}").format(reason=reason), where=str(target))
