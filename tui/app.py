@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -18,9 +19,10 @@ from textual.worker import WorkerFailed, get_current_worker
 
 from engine import settings
 from engine.errors import FtuiError, UsageError
-from engine.text import _, ngettext, number
+from engine.text import _
 from engine.workspace import RunFolder, Workspace
 from tui import themes
+from tui.farewell import farewell
 from tui.keys import bindings
 from tui.messages import RunsChanged
 from tui.ordered_keys import OrderedKeysApp
@@ -161,11 +163,21 @@ class FtuiApp(OrderedKeysApp):
             self.pop_screen()
         self.push_screen(RunScreen(run))
 
+    def to_users_folder(self) -> None:
+        """Go to where the user is now: a session that was joined again still stands where it was started."""
+        from tui.tmux import users_folder
+
+        folder = users_folder()
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(folder)
+
     def open_planner(self, recipe: str | None = None, overrides: Sequence[str] = ()) -> None:
         """Plan a recipe, or the usual one."""
         from tui.screens.planner import PlannerScreen
 
         if not isinstance(self.screen, PlannerScreen):
+            self.to_users_folder()
             self.push_screen(PlannerScreen(recipe, overrides))
 
     def opened(self, run: RunFolder | None) -> None:
@@ -264,15 +276,6 @@ class FtuiApp(OrderedKeysApp):
         self.exit()
 
 
-def farewell(rows: tuple[RunRow, ...] | None) -> str | None:
-    """What to say on leaving: which runs go on."""
-    live = [row.name for row in rows or () if row.live]
-    if not live:
-        return None
-    text = ngettext("{runs} goes on; `ftui` shows it again.", "{n} runs go on ({runs}); `ftui` shows them.", len(live))
-    return text.format(n=number(len(live)), runs=", ".join(live[:5]))
-
-
 def run(workspace: Workspace, *, open_run: str | None = None) -> int:
     """Run the app in this terminal and return its exit code.
 
@@ -292,6 +295,6 @@ def run(workspace: Workspace, *, open_run: str | None = None) -> int:
     app.run()
     if app.failure is not None:
         raise app.failure
-    if app.return_code in (None, 0) and (text := farewell(app.runs)):
+    if app.return_code in (None, 0) and (text := farewell([row.name for row in app.runs or () if row.live])):
         print(text)  # noqa: T201 - the screen is gone, this is the shell's again
     return app.return_code or 0

@@ -30,7 +30,20 @@ def open_app(workspace: Workspace, *, run: str | None = None, no_tmux: bool = Fa
     if not no_tmux:
         from tui import tmux
 
-        tmux.maybe_exec([] if run is None else ["watch", run], workspace)
+        code = tmux.show([] if run is None else ["watch", run], workspace)
+        if code is not None:
+            if code == 0:
+                _part(workspace, session_stays=tmux.is_open(workspace))
+            return code
     from tui import app
 
     return app.run(workspace, open_run=run)
+
+
+def _part(workspace: Workspace, *, session_stays: bool) -> None:
+    from engine.run import status
+    from tui.farewell import farewell
+
+    live = [row["name"] for row in status.listing(workspace) if row["state"] in status.LIVE]
+    if text := farewell(live, session_stays=session_stays):
+        print(text)  # noqa: T201 - tmux has left the screen, this is the shell's again

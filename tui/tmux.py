@@ -10,6 +10,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from engine.workspace import Workspace
 SESSION = "ftui"
 CLIENT = ["tmux", "-u"]  # -u: a bare server has no UTF-8 locale set, and tmux would write _ for every sign
 HOME_OPTION = "@ftui_home"  # which workspace a session shows: two workspaces never meet in one session
+FOLDER_OPTION = "@ftui_folder"  # where the user stood when the session was joined again
 # What describes the terminal or the shell, not the user's wishes (LINES and COLUMNS would freeze the size).
 NOT_PASSED = {"TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "SHLVL"} | {
     *("PWD", "OLDPWD", "LINES", "COLUMNS", "_")
@@ -61,20 +63,63 @@ def known_terminal(term: str) -> str:
     return term if known else "xterm-256color"
 
 
-def maybe_exec(argv: Sequence[str], workspace: Workspace) -> None:
-    """Replace this process by a tmux client that shows the app; return where that is not possible or not wanted.
+def show(argv: Sequence[str], workspace: Workspace) -> int | None:
+    """Show the app in a tmux client until that ends or is detached; its exit code, None where there is no tmux for it.
 
     Args:
         argv: the command to show (`["watch", RUN]`), [] for the list of runs.
         workspace: the workspace; its session is found again by it.
     """
     if not usable():
-        return
+        return None
     arguments = plan(argv, workspace, _sessions())
     environment = {**os.environ, "TERM": known_terminal(os.environ.get("TERM", ""))}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe("tmux", arguments, environment)  # noqa: S606 - an argument list, never a shell
+    with subprocess.Popen(arguments, env=environment) as client:
+        return _wait(client)
+
+
+def _wait(client: subprocess.Popen[bytes]) -> int:
+    """Wait as if this process were the client: what is asked of us is asked of it, and its stop is ours."""
+    asked: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        asked.append(number)
+        client.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        while True:
+            _pid, status = os.waitpid(client.pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(status):
+                break
+            os.kill(os.getpid(), signal.SIGSTOP)  # for the shell; until its `fg`
+            client.send_signal(signal.SIGCONT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    client.returncode = os.waitstatus_to_exitcode(status)
+    return 128 + asked[0] if asked else client.returncode
+
+
+def is_open(workspace: Workspace) -> bool:
+    """Whether a session shows this workspace."""
+    return session_for(str(workspace.root), _sessions() or {})[1]
+
+
+def users_folder() -> Path | None:
+    """The folder in which the user typed `ftui` last, where the session stands in an older one."""
+    if not os.environ.get("TMUX") or shutil.which("tmux") is None:
+        return None
+    asked = ["tmux", "show-options", "-qv", FOLDER_OPTION]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    folder = done.stdout.rstrip("\n")
+    return Path(folder) if folder else None
 
 
 def plan(argv: Sequence[str], workspace: Workspace, sessions: dict[str, str] | None) -> list[str]:
@@ -88,7 +133,8 @@ def plan(argv: Sequence[str], workspace: Workspace, sessions: dict[str, str] | N
     home = str(workspace.root)
     name, exists = session_for(home, sessions or {})
     if exists and not argv:
-        return [*CLIENT, "attach-session", "-t", f"={name}"]
+        here = ["set-option", "-t", f"={name}:", FOLDER_OPTION, _folder(), ";"]
+        return [*CLIENT, *here, "attach-session", "-t", f"={name}"]
     inner = [sys.executable, "-P", "-m", "tui", "--home", home, "--no-tmux", *argv]
     boot = ["sh", "-c", BOOT, "ftui", str(_environment_file()), _("enter closes this"), *inner]
     if exists:

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.tmux,
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux"),
 ]
+ROOT = Path(__file__).parents[2]
 FTUI = [sys.executable, "-P", "-m", "tui"]
 
 
@@ -191,6 +192,34 @@ def test_without_tmux_a_dead_connection_ends_it_quietly(
     wait(lambda: not alive(app), limit=6)
     log = workspace.logs_dir / "ftui.log"
     assert not log.exists() or "Traceback" not in log.read_text()
+
+
+def test_what_goes_on_and_how_to_come_back_is_said_in_the_shell(
+    terminal: Terminal, inner: Server, workspace: Workspace, house: Path
+) -> None:
+    """After a detach and after q; the folder of whoever comes back is the one whose recipes are offered."""
+    shell = ["sh", "-c", '"$@"; echo "code $?"; cd "$0"; "$@"; echo "code $?"; sleep 60']
+    there = house / "there"
+    there.mkdir()
+    (there / "of-mine.yaml").write_text("method: lora\nmodel_name_or_path: builtin:tiny\n")
+    terminal.open(*shell, str(there), *FTUI, "--home", str(workspace.root), PYTHONPATH=str(ROOT))
+    wait(lambda: "demo-2" in terminal.screen())
+    terminal.keys("n")
+    wait(lambda: "new run" in terminal.screen())
+    assert "of-mine" not in terminal.screen()
+    terminal.keys("Escape")
+    wait(lambda: "new run ─" not in terminal.screen(), screen=terminal.screen)
+    terminal.keys("C-b", "d")
+    wait(lambda: inner("show-options", "-qv", "-t", "ftui", tmux.FOLDER_OPTION) == str(there), screen=terminal.screen)
+    wait(lambda: "demo-2" in terminal.screen())
+    terminal.keys("n")
+    wait(lambda: "./of-mine.yaml" in terminal.screen() and "there" in terminal.screen(), screen=terminal.screen)
+    terminal.keys("Escape")
+    wait(lambda: "new run ─" not in terminal.screen(), screen=terminal.screen)
+    terminal.keys("q")
+    wait(lambda: terminal.screen().count("code 0") == 2, screen=terminal.screen)
+    assert terminal.screen().count("llama-70b-lora goes on; `ftui` shows it again.") == 2
+    assert inner.sessions() == []
 
 
 def test_another_workspace_gets_a_session_of_its_own(

@@ -16,7 +16,8 @@ from engine.workspace import Workspace
 from tests.support.app import some_runs, stop_clock, until, workspace_at
 from tui import app as app_module
 from tui import themes
-from tui.app import FtuiApp, farewell
+from tui.app import FtuiApp
+from tui.farewell import farewell
 from tui.keys import TABLES, TITLES, bindings, sign
 from tui.modals.detail import Detail
 from tui.modals.help import Help
@@ -278,8 +279,11 @@ async def test_quit_leaves_the_runs_alone(workspace: Workspace) -> None:
         await pilot.press("q")
     assert app.return_code in (None, 0)
     assert {name: run.run.state.read_bytes() for name, run in runs.items()} == before
-    assert farewell(app.runs) == "llama-70b-lora goes on; `ftui` shows it again."
-    assert farewell(()) is None
+    live = [row.name for row in app.runs if row.live]
+    assert farewell(live) == "llama-70b-lora goes on; `ftui` shows it again."
+    assert farewell(live, session_stays=True) == farewell(live)
+    assert farewell([]) is None and "`ftui`" in farewell([], session_stays=True)
+    assert farewell([*"abcdefg"]) == "7 runs go on (a, b, c, d, e, …); `ftui` shows them."
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

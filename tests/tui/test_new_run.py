@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from textual import events
+from textual.geometry import Size
 from textual.widgets import Input, OptionList
 
 from engine import recipe
@@ -17,9 +21,11 @@ from engine.workspace import Workspace
 from tests.support.app import stop_clock, until, workspace_at
 from tests.support.fake_run import FakeRun
 from tui.app import FtuiApp
-from tui.modals.new_run import NewRun
+from tui.modals.new_run import NewRun, fit
 from tui.ordered_keys import KeyDone
+from tui.paths import short
 from tui.screens.home import HomeScreen
+from tui.sources.recipe_files import known
 
 
 @pytest.fixture
@@ -70,8 +76,9 @@ async def test_a_demo_in_two_keys_is_possible(workspace: Workspace) -> None:
         await pilot.press("n")
         await until(lambda: "nothing wrong" in findings(app), pilot)
         assert field(app, "recipe").value == "demo"
-        assert field(app, "model").placeholder == "builtin:tiny"
-        assert field(app, "dataset").placeholder == "builtin:support"
+        assert field(app, "model").placeholder == "builtin:tiny, as the recipe says"
+        assert field(app, "dataset").placeholder == "builtin:support, as the recipe says"
+        assert str(app.screen.query_one("#folder").content) == f"./ is {short(Path.cwd(), 50)}"
 
 
 async def test_findings_appear_while_typing(workspace: Workspace) -> None:
@@ -146,6 +153,50 @@ async def test_a_refused_start_shows_why_and_the_form_stays(workspace: Workspace
         assert list(workspace.runs_dir.iterdir()) == []
         await pilot.press("escape")
         assert isinstance(app.screen, HomeScreen)
+
+
+async def test_enter_on_a_recipe_with_errors_says_so_and_keeps_what_the_recipe_says(workspace: Workspace) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n", "up")
+        await until(lambda: "learning_rate" in findings(app), pilot)
+        assert "not started" not in findings(app)
+        await pilot.press("enter")
+        await until(lambda: "not started" in findings(app), pilot)
+        await pilot.pause(0.4)
+        assert "not started" in findings(app) and "line 4" in findings(app)
+        assert field(app, "model").placeholder == "builtin:tiny, as the recipe says"
+        await pilot.press("tab", "x")
+        await until(lambda: "not started" not in findings(app), pilot)
+
+
+def test_findings_that_do_not_fit_are_counted_and_a_cut_one_is_marked() -> None:
+    console = Console()
+
+    def shown(sentences: list[str], width: int, height: int) -> list[str]:
+        return str(fit([Text(one) for one in sentences], console, Size(width, height), "")).split("\n")
+
+    assert shown(["one", "two"], 20, 2) == ["one", "two"]
+    assert shown(["one", "two", "three"], 20, 2) == ["one", "and 2 more"]
+    for count in range(1, 9):
+        for height in range(1, 7):
+            lines = shown(["some words that are wrapped"] * count, 12, height)
+            assert len(lines) <= max(height, 1 + (count > 1)) and all(len(line) <= 12 for line in lines)
+            if 3 * count > height:
+                assert lines[-1].endswith(("…", "more"))
+            else:
+                assert len(lines) == 3 * count
+
+
+def test_only_what_looks_like_a_recipe_is_offered(workspace: Workspace) -> None:
+    here = Path.cwd()
+    (here / ".hidden.yaml").write_text("method: lora\n")
+    (here / "compose.yaml").write_text("services:\n  method: lora\n")
+    (here / "short.yml").write_text("model_name_or_path: builtin:tiny\n")
+    (here / "folder.yaml").mkdir()
+    os.mkfifo(here / "pipe.yaml")
+    (here / "gone.yaml").symlink_to("nowhere")
+    assert known() == [*recipe.names(), "./mine.yaml", "./short.yml"]
 
 
 async def test_d_starts_the_demo(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

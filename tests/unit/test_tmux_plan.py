@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,7 @@ def test_server_options_only_with_a_server_of_our_own(monkeypatch: pytest.Monkey
     assert "escape-time" in new and ",xterm-256color:RGB" in new
     beside = tmux.plan([], Workspace(Path(HOME)), {"mine": ""})
     assert "escape-time" not in beside and "terminal-features" not in beside and "-g" not in beside
-    assert tmux.plan([], Workspace(Path(HOME)), {"ftui": HOME})[2:] == ["attach-session", "-t", "=ftui"]
+    assert tmux.plan([], Workspace(Path(HOME)), {"ftui": HOME})[-3:] == ["attach-session", "-t", "=ftui"]
 
 
 def test_the_environment_travels_in_a_private_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +87,34 @@ def test_a_terminal_that_this_machine_does_not_know(monkeypatch: pytest.MonkeyPa
     assert tmux.known_terminal("ghost") == "ghost"
     assert tmux.known_terminal("xterm-of-tomorrow") == "xterm-256color"
     assert tmux.known_terminal("") == ""
+
+
+def waiting(script: str) -> subprocess.Popen[bytes]:
+    """A process of ours that waits for a client which does what the script says."""
+    code = "import subprocess, sys; from tui import tmux; "
+    code += "sys.exit(tmux._wait(subprocess.Popen(['sh', '-c', sys.argv[1]])))"
+    return subprocess.Popen([sys.executable, "-c", code, script], stdout=subprocess.PIPE, process_group=0)
+
+
+def test_the_clients_exit_code_and_its_stop_are_ours() -> None:
+    process = waiting("kill -TSTP $$; exit 7")
+    _pid, told = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(told)  # the shell gets its prompt back
+    os.killpg(process.pid, signal.SIGCONT)
+    assert process.wait(10) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_client(number: signal.Signals) -> None:
+    process = waiting("echo $$; exec sleep 60")
+    assert process.stdout is not None
+    client = int(process.stdout.readline())
+    process.send_signal(number)
+    assert process.wait(10) == 128 + number
+    assert not Path(f"/proc/{client}").exists()
+
+
+def test_the_folder_of_whoever_joins_again_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = tmux.plan([], Workspace(Path(HOME)), {"ftui": HOME})
+    assert line[line.index(tmux.FOLDER_OPTION) + 1] == str(tmp_path)

@@ -21,15 +21,51 @@ from engine.text import _, ngettext, number
 from engine.workspace import RunFolder, Workspace
 from tui.keys import bindings
 from tui.modals.base import Modal
+from tui.paths import short
+from tui.sources.recipe_files import known
 from tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from textual.geometry import Size
+
     from tui.app import FtuiApp
 
 CHECK_AFTER_S = 0.25  # typing is echoed first, the check follows when it pauses
-FINDINGS_SHOWN = 4
 ORDER = {"error": 0, "warning": 1, "note": 2}
 KEYS = {"model": "model_name_or_path", "dataset": "dataset_path"}
+
+
+def _here() -> str:
+    try:
+        return short(Path.cwd(), 50)
+    except OSError:  # it was removed
+        return _("a folder that is gone")
+
+
+def fit(sentences: list[Text], console: Console, size: Size, muted: str) -> Text:
+    """The first sentences in the given room; one that is cut ends in a mark, those left out are counted."""
+    lines: list[Text] = []
+    for index, sentence in enumerate(sentences):
+        wrapped = list(sentence.wrap(console, max(1, size.width)))
+        rest = len(sentences) - index - 1
+        room = size.height - len(lines) - bool(rest)
+        if len(wrapped) > room and room < 2 and rest:
+            lines.append(_more(rest + 1, muted))
+            break
+        if len(wrapped) > room:
+            lines += wrapped[: max(1, room)]
+            lines[-1].truncate(max(1, size.width - 1), overflow="crop")
+            lines[-1].append("…")
+            if rest:
+                lines.append(_more(rest, muted))
+            break
+        lines += wrapped
+    return Text("\n").join(lines)
+
+
+def _more(count: int, style: str) -> Text:
+    return Text(ngettext("and {n} more", "and {n} more", count).format(n=number(count)), style)
 
 
 class NewRun(Modal[RunFolder | None]):
@@ -41,8 +77,9 @@ class NewRun(Modal[RunFolder | None]):
     class Checked(Message):
         """What a check of the form's present content found."""
 
-        def __init__(self, findings: list[Finding], error: FtuiError | None, recipe: Any) -> None:
+        def __init__(self, findings: list[Finding], error: FtuiError | None, recipe: Any, edits: int) -> None:
             super().__init__()
+            self.edits = edits
             self.findings = findings
             self.error = error
             self.recipe = recipe
@@ -50,19 +87,11 @@ class NewRun(Modal[RunFolder | None]):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__()
         self.workspace = workspace
-        self._recipes = self._known()
+        self._recipes = known()
         self._timer: Timer | None = None
         self._starting = False
-
-    @staticmethod
-    def _known() -> list[str]:
-        from engine import recipe
-
-        try:
-            here = sorted(str(path) for pattern in ("*.yaml", "*.yml") for path in Path().glob(pattern))
-        except OSError:
-            here = []
-        return [*recipe.names(), *(f"./{name}" for name in here[:50])]
+        self._edits = 0
+        self._refused = -1  # after how many edits a start was refused: its reasons stand until the next one
 
     @property
     def ftui(self) -> FtuiApp:
@@ -80,10 +109,12 @@ class NewRun(Modal[RunFolder | None]):
             recipes = OptionList(*(Option(name, id=f"r{i}") for i, name in enumerate(self._recipes)), id="recipes")
             recipes.can_focus = False
             yield recipes
-            yield from self._field("model", _("model"))
-            yield from self._field("dataset", _("dataset"))
-            yield from self._field("name", _("name"), _("by itself"))
-            yield from self._field("options", _("options"), "max_steps=500 learning_rate=1e-4")
+            yield Static(_("./ is {folder}").format(folder=_here()), id="folder", markup=False)
+            yield from self._field("model", _("model"), _("e.g. {example}").format(example="/models/Qwen3-8B"))
+            yield from self._field("dataset", _("dataset"), _("e.g. {example}").format(example="./train.jsonl"))
+            yield from self._field("name", _("name"), _("empty: the recipe's name and a number"))
+            example = "max_steps=500 learning_rate=1e-4"
+            yield from self._field("options", _("options"), _("e.g. {example}").format(example=example))
             yield Static(id="findings")
             yield KeyBar("new_run")
 
@@ -118,6 +149,7 @@ class NewRun(Modal[RunFolder | None]):
     def _changed(self, event: Input.Changed) -> None:
         if event.input.id == "recipe":
             self._highlight(event.value.strip())
+        self._edits += 1
         if event.input.id != "name":
             if self._timer is not None:
                 self._timer.stop()
@@ -149,56 +181,59 @@ class NewRun(Modal[RunFolder | None]):
 
     def _check(self) -> None:
         try:
-            self._check_in_thread(self._value("recipe"), self._overrides())
+            self._check_in_thread(self._value("recipe"), self._overrides(), self._edits)
         except UsageError as error:
-            self._show(self.Checked([], error, None))
+            self._show(self.Checked([], error, None, self._edits))
 
     @work(thread=True, exclusive=True, group="check")
-    def _check_in_thread(self, name: str, overrides: list[str]) -> None:
+    def _check_in_thread(self, name: str, overrides: list[str], edits: int) -> None:
         from engine import recipe
 
         if not name:
-            self.post_message(self.Checked([], UsageError(_("no recipe yet"), fix=_("↑ and ↓ choose one")), None))
+            error = UsageError(_("no recipe yet"), fix=_("↑ and ↓ choose one"))
+            self.post_message(self.Checked([], error, None, edits))
             return
         try:
             loaded = recipe.load(recipe.find(name), overrides)
             findings = recipe.check(loaded)
         except Exception as error:  # noqa: BLE001 - whatever is typed here, the form stays
-            self.post_message(self.Checked([], self.ftui.as_ours(error), None))
+            self.post_message(self.Checked([], self.ftui.as_ours(error), None, edits))
         else:
-            self.post_message(self.Checked(findings, None, loaded.recipe))
+            self.post_message(self.Checked(findings, None, loaded.recipe, edits))
 
     @on(Checked)
     def _show(self, checked: Checked) -> None:
         """The findings; as placeholders, what the recipe says itself."""
         if self._starting:
             return
-        for name, key in KEYS.items():
-            self.query_one(f"#{name}", Input).placeholder = str(getattr(checked.recipe, key, None) or "")
-        self.query_one("#findings", Static).update(self._report(checked), layout=False)
+        if checked.recipe is not None:
+            for name, key in KEYS.items():
+                own = getattr(checked.recipe, key, None)
+                said = _("{value}, as the recipe says").format(value=own) if own else _("the recipe names none")
+                self.query_one(f"#{name}", Input).placeholder = said
+        if checked.edits > self._refused:
+            self._report(checked.findings, checked.error)
 
-    def _report(self, checked: Checked) -> Text:
+    def _report(self, findings: list[Finding], error: FtuiError | None, *, refused: bool = False) -> None:
+        """As many findings as there is room for, the worst first, and how many more there are."""
+        place = self.query_one("#findings", Static)
         color = self.ftui.rich_color
-        text = Text()
-        if checked.error is not None and not checked.findings:
-            return self._sentence(text, "error", checked.error.what, checked.error.fix)
-        findings = sorted(checked.findings, key=lambda finding: ORDER[finding.level])
-        for finding in findings[:FINDINGS_SHOWN]:
-            line = _("line {n}: ").format(n=number(finding.lines[0])) if finding.lines else ""
-            self._sentence(text, finding.level, line + (finding.detail or finding.kind), finding.fix)
-        if len(findings) > FINDINGS_SHOWN:
-            rest = len(findings) - FINDINGS_SHOWN
-            text.append(ngettext("and {n} more", "and {n} more", rest).format(n=number(rest)), color("muted"))
-        if not findings:
-            text.append(_("the checks found nothing wrong"), color("success"))
-        return text
+        sentences = [self._sentence(finding) for finding in sorted(findings, key=lambda found: ORDER[found.level])]
+        if error is not None and not sentences:
+            sentences = [self._colored("error", error.what, error.fix)]
+        if error is None and not sentences:
+            sentences = [Text(_("the checks found nothing wrong"), color("success"))]
+        if refused:
+            sentences.insert(0, Text(_("not started:"), f"bold {color('error')}"))
+        place.update(fit(sentences, self.app.console, place.size, color("muted")), layout=False)
 
-    def _sentence(self, text: Text, level: str, what: str, fix: str | None) -> Text:
-        color = self.ftui.rich_color({"error": "error", "warning": "warning"}.get(level, "muted"))
-        text.append(what, color)
-        if fix:
-            text.append(" · " + fix, self.ftui.rich_color("foreground"))
-        return text.append("\n")
+    def _sentence(self, finding: Finding) -> Text:
+        line = _("line {n}: ").format(n=number(finding.lines[0])) if finding.lines else ""
+        return self._colored(finding.level, line + (finding.detail or finding.kind), finding.fix)
+
+    def _colored(self, level: str, what: str, fix: str | None) -> Text:
+        text = Text(what, self.ftui.rich_color({"error": "error", "warning": "warning"}.get(level, "muted")))
+        return text.append(" · " + fix, self.ftui.rich_color("foreground")) if fix else text
 
     # Start
 
@@ -242,7 +277,8 @@ class NewRun(Modal[RunFolder | None]):
     def _failed(self, error: FtuiError) -> None:
         self._starting = False
         if self.is_mounted:
-            self._show(self.Checked(list(getattr(error, "findings", [])), error, None))
+            self._refused = self._edits
+            self._report(list(getattr(error, "findings", [])), error, refused=True)
 
     def action_cancel(self) -> None:
         """Close without a run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.text import Text
@@ -13,6 +12,7 @@ from textual.widgets import Static
 
 from engine.text import _, when
 from tui.keys import bindings
+from tui.paths import short
 from tui.widgets.header_bar import HeaderBar, at_risk
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.run_table import RunTable
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from engine.workspace import RunFolder
     from tui.app import FtuiApp
     from tui.sources.run_listing import RunRow
-
-
-def short(path: Path) -> str:
-    """A path with `~` for the home folder."""
-    try:
-        return str(Path("~") / path.relative_to(Path.home()))
-    except (ValueError, RuntimeError):
-        return str(path)
 
 
 class HomeScreen(Screen[None]):
@@ -161,6 +153,7 @@ class HomeScreen(Screen[None]):
         """Start a run from a recipe."""
         from tui.modals.new_run import NewRun
 
+        self.ftui.to_users_folder()
         self.app.push_screen(NewRun(self.ftui.workspace), self.ftui.opened)
 
     def action_plan(self) -> None:

@@ -296,10 +296,9 @@ class PlannerScreen(Screen[None]):
         """Another recipe."""
         from engine import recipe
         from tui.modals.ask import Ask
+        from tui.sources.recipe_files import known
 
-        here = sorted(f"./{path}" for pattern in ("*.yaml", "*.yml") for path in Path().glob(pattern))
-        known = [*recipe.names(), *here[:50]]
-        modal = Ask(_("open a recipe"), "", known, Complete(recipe.names, files=(".yaml", ".yml")))
+        modal = Ask(_("open a recipe"), "", known(), Complete(recipe.names, files=(".yaml", ".yml")))
         self.app.push_screen(modal, lambda name: self._open(name, []) if name else None)
 
     def action_save(self) -> None:
