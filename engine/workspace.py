@@ -262,7 +262,7 @@ class Workspace:
         raise UsageError(
             _("there is a run '{name}' already").format(name=name),
             where=str(self.runs_dir / str(name)),
-            fix=_("choose another --name, or `ftui resume {name}`").format(name=name),
+            fix=_("choose another --name; `ftui status {name}` says how that one is").format(name=name),
             kind="run_exists",
         )
 

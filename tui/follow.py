@@ -7,47 +7,63 @@ from typing import Any
 
 from engine.journal import JournalReader
 from engine.run import status
-from engine.text import _, clock, duration, number
+from engine.text import _, clock, duration, ngettext, number
 from engine.workspace import RunFolder
 from tui.output import Output
 
 POLL_S = 0.5
 ENDED = ("done", "stopped", "failed", "lost")
-EXIT_CODES = {"done": 0, "stopped": 75, "failed": 1, "lost": 1}
+RESUMABLE = 75
+EXIT_CODES = {"done": 0, "stopped": RESUMABLE, "failed": 1, "lost": 1}
 
 
-def follow(run: RunFolder, out: Output, *, stream: bool = False) -> int:
+def follow(run: RunFolder, out: Output, *, stream: bool = False, since: float = 0.0) -> int:
     """Print a run's journal and events as they come; return the run's exit code when it has ended.
 
     Args:
         run: the run.
         out: where the lines go.
         stream: print each event as one JSON line on stdout instead of a line for people.
+        since: leave out what happened before.
     """
     readers = [JournalReader(run.journal), JournalReader(run.events)]
+    shown = 0
     while True:
         # The state is read before the files, so that what was written before the end is still shown.
         row = status.summary(run)
         events = [event for reader in readers for event in reader.all()]
         for event in sorted(events, key=lambda event: _figure(event, "time") or 0.0):
+            if (_figure(event, "time") or since) < since:
+                continue
             if stream:
                 out.json(event)
-            elif text := describe(event):
+                continue
+            attempt = event.get("attempt")
+            if isinstance(attempt, int) and attempt > shown:
+                if shown:
+                    out.line(_("attempt {n}").format(n=attempt), "accent")
+                shown = attempt
+            if text := describe(event):
                 out.line(text)
         if row["state"] in ENDED:
             return finish(run, row, out)
         time.sleep(POLL_S)
 
 
+def code_of(run: RunFolder, row: dict[str, Any]) -> int:
+    """The exit code of a run that has ended."""
+    told = run.read_state().get("exit_code")
+    state = row["state"]
+    return told if isinstance(told, int) and state in ("failed", "stopped") and told > 0 else EXIT_CODES[state]
+
+
 def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
     """Say how the run ended and what to type next; return its exit code."""
-    state = row["state"]
+    state, code = row["state"], code_of(run, row)
     error = row.get("error") or {}
-    told = run.read_state().get("exit_code")
-    code = told if isinstance(told, int) and state in ("failed", "stopped") and told > 0 else EXIT_CODES[state]
     if state == "done":
         out.note(_("{run} is done at step {step}: {path}").format(run=run.name, step=row["step"], path=run.final), "ok")
-    elif state == "stopped" and code == EXIT_CODES["stopped"]:
+    elif state == "stopped" and code == RESUMABLE:
         out.note(
             _("{run} stopped at step {step} with everything saved; `ftui resume {run}` goes on").format(
                 run=run.name, step=row["step"]
@@ -56,10 +72,7 @@ def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
         )
     elif state == "stopped":
         out.note(
-            _("{run} stopped at step {step}; what came after the newest checkpoint is not saved").format(
-                run=run.name, step=row["step"]
-            ),
-            "warning",
+            _("{run} stopped at step {step}; {lost}").format(run=run.name, step=row["step"], lost=_lost(run)), "warning"
         )
     elif state == "lost":
         out.note(
@@ -75,6 +88,21 @@ def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
         if error.get("fix"):
             out.note(_("  fix  {fix}").format(fix=error["fix"]))
     return code
+
+
+def _lost(run: RunFolder) -> str:
+    """What a stop without a save cost, and how to go on."""
+    state = run.read_state()
+    steps, _seconds = status.unsaved(state)
+    saved = (state.get("last_checkpoint") or {}).get("step")
+    if saved is None:
+        return _("nothing was saved: start it again with `ftui run`")
+    text = ngettext(
+        "{n} step after checkpoint {step} is lost: `ftui resume {run}` goes on from there",
+        "{n} steps after checkpoint {step} are lost: `ftui resume {run}` goes on from there",
+        steps,
+    )
+    return text.format(n=steps, step=saved, run=run.name)
 
 
 def describe(event: dict[str, Any]) -> str | None:
@@ -121,6 +149,25 @@ def _sentence(event: dict[str, Any]) -> str | None:
         )
     if name == "restart":
         return _("restarting, attempt {attempt}").format(attempt=event.get("attempt"))
+    if name == "resumed":
+        return _("resuming from {checkpoint}, attempt {attempt}").format(
+            checkpoint=str(event.get("resumed_from") or "").rsplit("/", 1)[-1], attempt=event.get("attempt")
+        )
+    if name == "launched":
+        return _("starting the training program")
+    if name == "phase":
+        return {
+            "libraries": _("loading libraries"),
+            "builtin": _("making the built-in model (once)"),
+            "download": _("downloading the model"),
+            "data": _("reading and tokenizing the data"),
+            "model": _("loading the model"),
+        }.get(str(event.get("doing")))
+    if name == "left_out" and event.get("rows"):
+        first = event["first"][0] if isinstance(event.get("first"), list) and event["first"] else ""
+        return _("{n} rows cannot be trained on and are left out; the first: {first}").format(
+            n=event["rows"], first=first
+        )
     if name == "gpu":
         return _("GPU {index}: {what}").format(index=event.get("index"), what=event.get("what"))
     return None

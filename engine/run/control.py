@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from engine.errors import FtuiError
+from engine.errors import FtuiError, UsageError
 from engine.process import ProcessId
 from engine.run.status import LIVE, state_of
 from engine.text import _
@@ -147,10 +147,15 @@ def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str) -
 def not_running(run: RunFolder, state: dict[str, Any]) -> FtuiError:
     """The error of a request to a run that nobody supervises."""
     name = state_of(state)
-    fix = _("`ftui resume {run}` goes on from the newest checkpoint") if name != "done" else _("`ftui runs` lists all")
-    return FtuiError(
+    if name == "done":
+        fix = _("nothing needs to be done: the result is in {path}").format(path=run.final)
+    elif state.get("last_checkpoint"):
+        fix = _("`ftui resume {run}` goes on from the newest checkpoint").format(run=run.name)
+    else:
+        fix = _("`ftui status {run}` says how it ended").format(run=run.name)
+    return UsageError(
         _("{run} is not running: it is {state}").format(run=run.name, state=name),
         where=str(run.path),
-        fix=fix.format(run=run.name),
+        fix=fix,
         kind="not_running",
     )

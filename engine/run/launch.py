@@ -27,6 +27,7 @@ from engine.workspace import RunFolder, Workspace, locate
 
 __all__ = ["PlanRefused", "RecipeError", "Started", "leftovers", "reap", "resume", "start"]
 READY_S = 60.0
+LISTED = 20  # checkpoints named in an error
 LOCK_WAIT_S = 1.5  # a supervisor that has written its end lets go of the lock within this
 REAP_GRACE_S = 60.0  # ranks that lost their supervisor save before they end
 
@@ -65,6 +66,7 @@ def start(
     from engine import settings
 
     python, restarts = settings.training_python(), settings.load().max_restarts
+    _can_train(python)
     ready = prepare(workspace, recipe, overrides, force=force)
     try:
         refuse(ready.planned, where=str(ready.source), force=force)
@@ -81,6 +83,23 @@ def start(
         return Started(run, process.pid, ready.findings + _ensure_keeper(workspace))
     finally:
         ready.placement.release()
+
+
+def _can_train(python: str) -> None:
+    """Whether there is such an interpreter at all; what it holds, its own process says.
+
+    Raises:
+        UsageError: there is none.
+    """
+    import shutil  # slow, and needed by a start only
+
+    if shutil.which(python) is None:
+        raise UsageError(
+            _("there is no Python to train with at {path}").format(path=python),
+            where="FTUI_PYTHON" if os.environ.get("FTUI_PYTHON") else _("the setting python"),
+            fix=_("set FTUI_PYTHON to the Python of an environment with torch; `ftui doctor` checks it"),
+            kind="no_python",
+        )
 
 
 def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str], *, force: bool) -> None:
@@ -187,6 +206,7 @@ def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None) 
     from engine import settings
 
     python, restarts = settings.training_python(), settings.load().max_restarts
+    _can_train(python)
     lock = _take_lock(run)
     try:
         state = run.read_state()
@@ -281,18 +301,18 @@ def _resolve_again(run: RunFolder, workspace: Workspace, placement: Placement) -
 
 
 def _nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:
+    from engine.checkpoint import ledger
+
     what = _("{run} has no complete checkpoint to resume from").format(run=run.name)
     if step is not None:
         what = _("{run} has no complete checkpoint of step {step}").format(run=run.name, step=step)
     if skipped:
         what += ": " + "; ".join(skipped[:3])
     source = run.read_resolved().get("source") or run.recipe
-    return GateError(
-        what,
-        where=str(run.checkpoints),
-        fix=_("start again: ftui run {recipe}").format(recipe=source),
-        kind="nothing_to_resume",
-    )
+    fix = _("start again: ftui run {recipe}").format(recipe=source)
+    if there := [str(entry.step) for entry in ledger.list(run.checkpoints) if entry.resumable]:
+        fix = _("there are: {steps}").format(steps=", ".join(there[-LISTED:]))
+    return GateError(what, where=str(run.checkpoints), fix=fix, kind="nothing_to_resume")
 
 
 def _busy(run: RunFolder) -> FtuiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from engine import journal
@@ -54,7 +55,9 @@ def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
     name = state_of(state)
     error = state.get("error")
     if name == "lost":
-        fix = _("`ftui resume {run}` goes on from the newest checkpoint").format(run=run.name)
+        fix = _("no checkpoint to go on from: start again with `ftui run RECIPE`")
+        if state.get("last_checkpoint"):
+            fix = _("`ftui resume {run}` goes on from the newest checkpoint").format(run=run.name)
         error = {"kind": "lost", "message": _("its supervisor is gone"), "where": str(run.path), "fix": fix}
     return {
         "name": run.name,
@@ -104,6 +107,7 @@ def status(run: RunFolder) -> dict[str, Any]:
             "world_size": state.get("world_size"),
             "restarts": state.get("restarts"),
             "started": state.get("started"),
+            "elapsed_s": held_s(state, time.time() if row["state"] in LIVE else None),
             "last_checkpoint": state.get("last_checkpoint"),
             "exit_code": state.get("exit_code"),
             "gpus": [gpu for gpu in (sample or {}).get("gpus") or [] if gpu.get("uuid") in own],

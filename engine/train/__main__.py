@@ -42,6 +42,7 @@ def main(argv: list[str]) -> int:
             rows.locate(work)
         if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
             importlib.import_module(plugin)
+        events.append("phase", phase="load", doing="libraries")
         from engine.train.program import Program
 
         program = Program(work, events, signals)

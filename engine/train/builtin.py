@@ -85,6 +85,15 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:12]
 
 
+def is_made(name: str, cache: Path) -> bool:
+    """Whether a built-in model is in the cache."""
+    return _folder(name, cache).is_dir()
+
+
+def _folder(name: str, cache: Path) -> Path:
+    return cache / "builtin" / f"{MODELS.get(name, name)}-{_fingerprint()}"
+
+
 def model_path(name: str, cache: Path) -> Path:
     """The folder of a built-in model below `cache`; made when it is not there.
 
@@ -99,8 +108,8 @@ def model_path(name: str, cache: Path) -> Path:
             fix=_("built-in: {names}").format(names=", ".join(MODELS)),
             kind="no_such_builtin",
         )
-    parent = cache / "builtin"
-    target = parent / f"{MODELS[name]}-{_fingerprint()}"
+    target = _folder(name, cache)
+    parent = target.parent
     if target.is_dir():
         return target
     parent.mkdir(parents=True, exist_ok=True)

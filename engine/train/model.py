@@ -11,7 +11,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from engine.errors import UsageError
-from engine.recipe import hub
+from engine.recipe import hub, paths
 from engine.text import _
 from engine.train import builtin
 from engine.train.job import Job
@@ -63,6 +63,16 @@ def locate(job: Job, ranks: Ranks) -> str:
         return str(path)
     ranks.by_first(lambda: _reachable(str(name), job.get("model_revision")))
     return str(name)
+
+
+def to_come(job: Job) -> str | None:
+    """What `locate` and the loading will take long for: "builtin" has to be made, "download" to be fetched."""
+    name = str(job.get("model_name_or_path") or "")
+    if name.startswith(builtin.PREFIX):
+        return None if builtin.is_made(name, job.cache) else "builtin"
+    if paths.source("model_name_or_path", name) != "hub" or Path(name).exists():
+        return None
+    return None if next(hub.snapshots(name), None) else "download"
 
 
 def _reachable(name: str, revision: str | None) -> None:

@@ -51,8 +51,11 @@ class Program:
         args = arguments.build(job)  # also makes the process group
         ranks = Ranks(rank)
         ranks.connect()
+        if doing := model.to_come(job):
+            self.events.append("phase", phase="load", doing=doing)
         path = model.locate(job, ranks)
         tokenizer = model.load_tokenizer(job, path)
+        self.events.append("phase", phase="prepare", doing="data")
         document = ranks.by_first(lambda: data.prepare(job, args, tokenizer))
         if rank.first:
             if document.get("left_out") and rank.resume_from is None:
@@ -60,6 +63,7 @@ class Program:
             environment.record(job, document, path)
             rank.run.checkpoints.mkdir(exist_ok=True)
             retention.clean(rank.run.checkpoints)
+        self.events.append("phase", phase="load", doing="model")
         train_rows, eval_rows = data.load(job)
         trainer = self._build(job, args, path, tokenizer, train_rows, eval_rows)
         checks.verify(job, trainer)

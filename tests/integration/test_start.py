@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import DoesNotFit, UsageError
+from engine.checkpoint import manifest
+from engine.errors import DoesNotFit, GateError, UsageError
+from engine.files import write_json
 from engine.run import launch, status
-from engine.workspace import Workspace
+from engine.run.statefile import fresh
+from engine.workspace import RunFolder, Workspace
 from tests.support.runs import StandIn, at_step, ended
 
 
@@ -140,3 +143,43 @@ def test_two_starts_at_once_are_two_runs(stand_in: StandIn, recipe: Path) -> Non
     assert {answer["run"] for answer in said} == {"mine-1", "mine-2"}
     for answer in said:
         at_step(stand_in.workspace.find(answer["run"]), 1)
+
+
+def test_without_a_python_to_train_with_nothing_is_made(
+    stand_in: StandIn, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ended_run(stand_in)
+    monkeypatch.setenv("FTUI_PYTHON", "/nope/python")
+    for begin in (lambda: launch.start(stand_in.workspace, recipe), lambda: launch.resume(run)):
+        with pytest.raises(UsageError, match="/nope/python") as caught:
+            begin()
+        assert caught.value.where == "FTUI_PYTHON"
+    assert os.listdir(stand_in.workspace.runs_dir) == ["a"]
+
+
+def test_a_step_without_a_checkpoint_names_those_that_are_there(stand_in: StandIn) -> None:
+    run = ended_run(stand_in)
+    with pytest.raises(GateError) as caught:
+        launch.resume(run, step=12)
+    assert caught.value.exit_code == 4
+    assert "there are: 10, 20" in str(caught.value.fix)
+
+
+def test_a_taken_name_offers_no_resume_of_a_run_that_is_done(stand_in: StandIn, recipe: Path) -> None:
+    ended(launch.start(stand_in.workspace, recipe, name="a").run)
+    with pytest.raises(UsageError, match="already") as caught:
+        launch.start(stand_in.workspace, recipe, name="a")
+    assert "resume" not in str(caught.value.fix) and "ftui status a" in str(caught.value.fix)
+
+
+def ended_run(stand_in: StandIn) -> RunFolder:
+    """A stopped run with checkpoints of the steps 10 and 20."""
+    run = stand_in.folder("a")
+    for step in (10, 20):
+        staging = run.checkpoints / f".staging-{step}"
+        staging.mkdir()
+        for name in ("optimizer.pt", "scheduler.pt", "trainer_state.json", "rng_state.pth"):
+            (staging / name).write_text("x")
+        manifest.seal(staging, run.checkpoints / f"checkpoint-{step}", {"step": step, "attempt": 1})
+    write_json(run.state, fresh("a", state="stopped", step=20))
+    return run

@@ -75,3 +75,53 @@ def test_a_damaged_line_does_not_end_the_watching(name: object) -> None:
     for wrong in WRONG:
         for key in keys:
             describe({"event": name, "time": 1.0, "loss": 1.0, "eval_loss": 1.0, key: wrong})
+
+
+def test_what_takes_long_before_the_first_step_is_said(run, capsys):
+    events = JournalWriter(run.events)
+    events.append("launched", attempt=1, command=[], gpus=[])
+    journal = JournalWriter(run.journal, attempt=1)
+    for doing in ("libraries", "builtin", "data", "model", "something new"):
+        journal.append("phase", phase="load", doing=doing)
+    journal.append("left_out", rows=2, first=["rows.jsonl:7: not strict JSON"])
+    end(run, "done", exit_code=0)
+    follow(run, Output())
+    lines = [line.partition("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "starting the training program",
+        "loading libraries",
+        "making the built-in model (once)",
+        "reading and tokenizing the data",
+        "loading the model",
+        "2 rows cannot be trained on and are left out; the first: rows.jsonl:7: not strict JSON",
+    ]
+
+
+def test_earlier_attempts_are_marked_and_can_be_left_out(run, capsys):
+    journal = JournalWriter(run.journal, attempt=1)
+    journal.append("log", step=10, loss=2.5, time=100.0)
+    journal.append("log", step=10, loss=2.4, time=200.0, attempt=2)
+    JournalWriter(run.events).append("resumed", attempt=2, resumed_from="/r/checkpoint-5", skipped=[], time=150.0)
+    end(run, "done", exit_code=0)
+    follow(run, Output())
+    lines = capsys.readouterr().out.splitlines()
+    assert "2.5" in lines[0] and lines[1] == "attempt 2" and "checkpoint-5" in lines[2] and "2.4" in lines[3]
+    follow(run, Output(), since=120.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and "checkpoint-5" in lines[0] and "2.4" in lines[1]
+    follow(run, Output(as_json=True), stream=True, since=120.0)
+    assert [json.loads(line)["time"] for line in capsys.readouterr().out.splitlines()] == [150.0, 200.0]
+
+
+@pytest.mark.parametrize(
+    ("saved", "said"), [(15, "5 steps after checkpoint 15 are lost: `ftui resume demo-1`"), (None, "nothing was saved")]
+)
+def test_a_stop_without_a_save_says_what_is_lost_and_how_to_go_on(run, capsys, saved, said):
+    end(
+        run,
+        "stopped",
+        exit_code=1,
+        last_checkpoint=saved and {"step": saved, "path": f"checkpoints/checkpoint-{saved}"},
+    )
+    assert follow(run, Output()) == 1
+    assert said in capsys.readouterr().err

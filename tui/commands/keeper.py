@@ -19,10 +19,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from engine.workspace import locate
 
     workspace = locate(args.home)
+    stopped = False
     if args.do == "start":
         keeper.ensure(workspace)
     elif args.do == "stop":
-        keeper.stop(workspace)
+        stopped = keeper.stop(workspace)
     document = keeper.status(workspace)
     if out.as_json:
         out.json(document)
@@ -32,6 +33,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 home=document["home"], pid=document["pid"], n=document["live_runs"] or 0
             ),
             "ok",
+        )
+    elif stopped:
+        out.line(
+            _("the keeper of {home} is stopped; runs go on, and the next one starts it").format(home=document["home"])
         )
     else:
         out.line(_("{home} has no keeper running; it starts with the next run").format(home=document["home"]))

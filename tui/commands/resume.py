@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 
 from engine.text import _
 from tui.arguments import at_least
@@ -29,5 +30,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from tui.commands.run import after_start
 
     workspace = locate(args.home)
+    begin = time.time()
     started = launch.resume(workspace.find(args.run), step=args.step, gpus=args.gpus)
-    return after_start(started, args, out)
+    return after_start(started, args, out, since=begin)

@@ -68,23 +68,35 @@ def _shown(error: RecipeError, recipe: str, out: Output) -> FtuiError:
     return UsageError(what, fix=error.hint, kind=error.kind)
 
 
-def after_start(started: Started, args: argparse.Namespace, out: Output) -> int:
-    """Report a started run, and follow it where asked; shared with `ftui resume`."""
+def after_start(started: Started, args: argparse.Namespace, out: Output, *, since: float = 0.0) -> int:
+    """Report a started run, and follow it where asked; shared with `ftui resume`.
+
+    Args:
+        started: the run.
+        args: what the command was given.
+        out: where it is said.
+        since: what happened before is not shown: it is the history of earlier attempts.
+    """
     from tui.commands.recipe import show_findings
     from tui.follow import follow
 
-    name = started.run.name
+    name, state = started.run.name, started.run.read_state()
+    what = _("{run} started").format(run=name)
+    if checkpoint := state.get("resumed_from"):
+        what = _("{run} resumed from step {step} (attempt {attempt})").format(
+            run=name, step=Path(checkpoint).name.rpartition("-")[2], attempt=state.get("attempt")
+        )
     if not out.as_json:
         show_findings(started.findings, out)
     if not args.follow:
         if out.as_json:
             out.json({"run": name, "path": str(started.run.path), "pid": started.pid})
         else:
-            out.line(_("{run} started; it goes on without this terminal").format(run=name), "ok")
+            out.line(_("{what}; it goes on without this terminal").format(what=what), "ok")
             out.note(_("  ftui watch {run}    ftui status {run}    ftui stop {run}").format(run=name))
         return 0
-    out.note(_("{run} started; leaving (ctrl-c) does not stop it").format(run=name))
-    return follow(started.run, out, stream=out.as_json)
+    out.note(_("{what}; leaving (ctrl-c) does not stop it").format(what=what))
+    return follow(started.run, out, stream=out.as_json, since=since)
 
 
 def _plan_only(workspace: Workspace, args: argparse.Namespace, out: Output) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from engine.text import _
+from engine.text import _, ngettext
 from tui.output import Output
+
+DAY = 86_400
+LIVE = ("starting", "running", "saving")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,34 +34,88 @@ def _show(document: dict[str, Any], out: Output) -> None:
     from engine.text import duration, gigabytes, number
     from tui.follow import describe
 
-    state = document["state"]
+    state, phase = document["state"], document.get("phase")
     style = {"failed": "error", "lost": "error", "stopped": "warning"}.get(state, "ok")
-    out.line(f"{document['name']}  {state}", style)
+    out.line(f"{document['name']}  {state}" + (f" ({phase})" if phase and phase != "train" else ""), style)
     if document["max_steps"]:
-        out.line(_("step       {step} of {max}").format(step=document["step"], max=document["max_steps"]))
+        text = _("{step} of {max}").format(step=number(document["step"] or 0), max=number(document["max_steps"]))
+        if (document.get("attempt") or 1) > 1:
+            text += _(", attempt {n}").format(n=document["attempt"])
+        out.field(_("step"), text)
     if document["loss"] is not None:
-        out.line(_("loss       {loss}").format(loss=number(document["loss"], 4)))
+        out.field(_("loss"), number(document["loss"], 4))
     if document["eval_loss"] is not None:
-        out.line(_("eval loss  {loss}").format(loss=number(document["eval_loss"], 4)))
+        out.field(_("eval loss"), number(document["eval_loss"], 4))
+    if document["device"]:
+        out.field(_("device"), _device(document))
+    if document["elapsed_s"]:
+        out.field(_("elapsed"), duration(document["elapsed_s"]))
     if document["eta_s"] is not None and state in ("running", "saving"):
-        out.line(_("left       {time}").format(time=duration(document["eta_s"])))
+        out.field(_("ETA"), _eta(document["eta_s"]))
     if plan := document.get("plan"):
-        out.line(_("plan       {what}").format(what=_planned(plan)))
-    if document["step"] and state != "done":
-        out.line(_("safety     {risk}").format(risk=safety(document)))
+        out.field(_("plan"), _planned(plan))
+    _show_saved(document, out)
     for gpu in document.get("gpus") or []:
         used, total = gpu.get("memory_used"), gpu.get("memory_total")
         memory = f"{gigabytes(used)} / {gigabytes(total)}" if used is not None and total is not None else "-"
-        out.line(f"GPU {gpu.get('index')}      {gpu.get('name')}  {memory}")
-    out.line(_("folder     {path}").format(path=document["path"]))
+        out.field(f"GPU {gpu.get('index')}", f"{gpu.get('name')}  {memory}")
+    out.field(_("folder"), document["path"])
     if error := document.get("error"):
-        out.line(_("error      {what}").format(what=error.get("message")), "error")
+        out.field(_("error"), str(error.get("message")), "error")
         for label, key in ((_("at"), "where"), (_("fix"), "fix")):
-            if error.get(key):
-                out.line(f"{label:<9}  {error[key]}")
+            if error.get(key) and error[key] != document["path"]:
+                out.field(label, str(error[key]))
     for event in (document.get("events") or [])[-8:]:
         if told := describe(event):
             out.line(told, "dim")
+
+
+def _device(document: dict[str, Any]) -> str:
+    n = document["world_size"] or 1
+    if document["device"] == "cpu":
+        return _("CPU")
+    return ngettext("{n} GPU", "{n} GPUs", n).format(n=n)
+
+
+def _eta(seconds: float) -> str:
+    """How long, and at what time of day that is."""
+    import time
+
+    from engine.text import clock, duration, when
+
+    end = time.time() + seconds
+    return _("{time}, at {clock}").format(time=duration(seconds), clock=clock(end) if seconds < DAY else when(end))
+
+
+def _show_saved(document: dict[str, Any], out: Output) -> None:
+    """What is saved, what is not, and how to go on."""
+    from engine.text import duration, number
+
+    state, run, saved = document["state"], document["name"], document["last_checkpoint"] or {}
+    step = saved.get("step")
+    if type(step) is not int:  # of a damaged state.json
+        step = None
+    if step is not None:
+        out.field(_("checkpoint"), _("step {step}: {path}").format(step=number(step), path=saved.get("path")))
+    if state == "done":
+        out.field(_("result"), f"{document['path']}/final")
+        return
+    if document["step"] and state in LIVE:
+        out.field(_("safety"), safety(document))
+    if state in LIVE or state == "queued":
+        return
+    lost = document["at_risk"]
+    if lost["steps"]:
+        text = ngettext("{n} step was not saved", "{n} steps were not saved", lost["steps"])
+        text = text.format(n=number(lost["steps"]))
+        out.field(_("lost"), f"{text} ({duration(lost['seconds'])})" if lost["seconds"] else text)
+    if state == "lost":  # the fix of its error says how to go on
+        return
+    if step is not None:
+        text = _("`ftui resume {run}` goes on from step {step}").format(run=run, step=number(step))
+        out.field(_("next"), text)
+    else:
+        out.field(_("next"), _("no checkpoint to go on from: start again with `ftui run RECIPE`"))
 
 
 def safety(document: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     from engine.run import control, status
     from engine.workspace import locate
-    from tui.follow import ENDED, finish
+    from tui.follow import ENDED, RESUMABLE, code_of, finish
 
     folder = locate(args.home).find(args.run)
     answer = control.send(folder, "stop_now" if args.now else "stop")
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         time.sleep(0.2)
     if out.as_json:
         out.json(row)
+        code = code_of(folder, row)
     else:
-        finish(folder, row, out)
-    return 0 if row["state"] in ("stopped", "done") else 1
+        code = finish(folder, row, out)
+    asked = row["state"] in ("stopped", "done") and (args.now or code in (0, RESUMABLE))
+    return 0 if asked else 1  # without --now, a stop that lost steps is not what was asked for
