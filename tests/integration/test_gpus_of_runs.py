@@ -47,7 +47,9 @@ def test_runs_share_the_gpus_of_a_machine(stand_in: StandIn, fake_nvml: Scenario
     uuids = [gpu["uuid"] for gpu in fake_nvml.gpus]
     fake_nvml.set(7, memory_used=60 << 30, processes={1: 60 << 30})  # somebody else's program
 
-    code, first, said = ftui(fake_nvml, "run", "demo", "num_gpus=3", "per_device_train_batch_size=8", "global_batch_size=24", "--name", "a")
+    code, first, said = ftui(
+        fake_nvml, "run", "demo", "num_gpus=3", "per_device_train_batch_size=8", "global_batch_size=24", "--name", "a"
+    )
     assert code == 0, said
     a = RunFolder(Path(first["path"]))
     at_step(a, 1)
@@ -56,7 +58,9 @@ def test_runs_share_the_gpus_of_a_machine(stand_in: StandIn, fake_nvml: Scenario
     assert visible_to_ranks(a) == uuids[:3]
     assert a.read_resolved()["recipe"]["gradient_accumulation_steps"] == 1
 
-    code, second, said = ftui(fake_nvml, "run", "demo", "global_batch_size=32", "--name", "b")
+    code, second, said = ftui(
+        fake_nvml, "run", "demo", "per_device_train_batch_size=8", "global_batch_size=32", "--name", "b"
+    )
     assert code == 0, said
     b = RunFolder(Path(second["path"]))
     assert b.read_state()["gpus"] == uuids[3:7], "all that are free, when the recipe does not say how many"
@@ -80,7 +84,21 @@ def test_runs_share_the_gpus_of_a_machine(stand_in: StandIn, fake_nvml: Scenario
 
     control.send(b, "stop_now")
     ended(b)
-    wait_for(lambda: ftui(fake_nvml, "run", "demo", "num_gpus=4", "global_batch_size=32", "--name", "d")[0] == 0)
+    wait_for(
+        lambda: (
+            ftui(
+                fake_nvml,
+                "run",
+                "demo",
+                "num_gpus=4",
+                "per_device_train_batch_size=8",
+                "global_batch_size=32",
+                "--name",
+                "d",
+            )[0]
+            == 0
+        )
+    )
     assert RunFolder(stand_in.workspace.runs_dir / "d").read_state()["gpus"] == uuids[3:7]
 
 
@@ -111,7 +129,9 @@ def test_a_resume_on_other_gpus_keeps_the_global_batch(stand_in: StandIn, fake_n
 def test_what_the_machine_does_not_have(
     stand_in: StandIn, fake_nvml: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _none, said = ftui(fake_nvml, "run", "demo", "num_gpus=9", "per_device_train_batch_size=8", "global_batch_size=72", "--name", "a")
+    code, _none, said = ftui(
+        fake_nvml, "run", "demo", "num_gpus=9", "per_device_train_batch_size=8", "global_batch_size=72", "--name", "a"
+    )
     assert code == 3 and "9" in said and "8" in said
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", fake_nvml.gpus[5]["uuid"])
     code, made, said = ftui(fake_nvml, "run", "demo", "--name", "b")

@@ -249,10 +249,11 @@ class PlanView(CellWidget):
     def _disk(self) -> Line:
         assert self._outcome is not None
         s, free = self._outcome.result.storage, self._outcome.disk_free
-        text = _("{all} GB: base {base} · {n} checkpoints of {one} · merged {merged}").format(
-            all=words.gb(s.total, 0), base=words.gb(s.base), n=s.kept + 2, one=words.gb(s.checkpoint),
-            merged=words.gb(s.merged),
-        )  # fmt: skip
+        unit, scale = ("GB", 1e9) if s.total >= 1e9 else ("MB", 1e6)
+        base, one, merged = (number(size / scale, 1) for size in (s.base, s.checkpoint, s.merged))
+        text = _("{all} {unit}: base {base} · {n} checkpoints of {one} · merged {merged}").format(
+            all=number(s.total / scale), unit=unit, base=base, n=s.kept + 2, one=one, merged=merged
+        )
         line = _labelled(_("DISK"), text, 1)
         if free is not None:
             ink = Ink.MUTED if free >= s.total else Ink.ERROR
