@@ -38,7 +38,7 @@ def _refusals() -> dict[str, tuple[tuple[object, ...], str, str]]:
         "save_only_model": (
             (False,),
             _("checkpoints without optimizer and random state cannot be resumed"),
-            _("delete it; `ftui ckpt export` writes weights alone"),
+            _("delete it; the trained weights alone are in the run's final/"),
         ),
         "push_to_hub": ((False,), _("nothing is published while training"), outside),
         "hub_always_push": ((False,), _("nothing is published while training"), outside),
@@ -93,18 +93,22 @@ def _method(recipe: Recipe) -> Iterator[Finding]:
                 detail = _("method full trains every weight; {key}: true makes them quantized and frozen").format(
                     key=key
                 )
-                yield from recipe.conflict(("method", key), detail, _("use method: qlora, or delete the line"))
+                yield from recipe.conflict(
+                    ("method", key), detail, _("use method: qlora, or delete {key}").format(key=key)
+                )
     elif method == "qlora":
         if four is False:
             detail = _("method qlora means a 4-bit base; load_in_4bit is false")
-            yield from recipe.conflict(("method", "load_in_4bit"), detail, _("use method: lora, or delete the line"))
+            yield from recipe.conflict(
+                ("method", "load_in_4bit"), detail, _("use method: lora, or delete load_in_4bit")
+            )
         if eight and "method" in given:
             detail = _("method qlora means a 4-bit base; load_in_8bit is true")
-            fix = _("use method: lora with load_in_8bit, or delete the line")
+            fix = _("use method: lora with load_in_8bit, or delete load_in_8bit")
             yield from recipe.conflict(("method", "load_in_8bit"), detail, fix)
     elif four:
         detail = _("method lora means a 16-bit base; load_in_4bit is true")
-        yield from recipe.conflict(("method", "load_in_4bit"), detail, _("use method: qlora, or delete the line"))
+        yield from recipe.conflict(("method", "load_in_4bit"), detail, _("use method: qlora, or delete load_in_4bit"))
     if four and eight:
         detail = _("a base cannot be loaded in 4 and in 8 bits")
         yield from recipe.conflict(("load_in_4bit", "load_in_8bit"), detail, _("keep one of them"))
@@ -239,7 +243,7 @@ def _checkpointing(recipe: Recipe) -> Iterator[Finding]:
             continue
         if options.get("selective") and not recipe.get("gradient_checkpointing"):
             detail = _("selective checkpointing needs gradient_checkpointing: true")
-            yield from recipe.conflict((name, "gradient_checkpointing"), detail, _("turn it on or delete the line"))
+            yield from recipe.conflict((name, "gradient_checkpointing"), detail, _("turn it on or delete selective"))
         if options.get("selective") and options.get("use_reentrant"):
             detail = _("selective checkpointing needs use_reentrant: false")
             yield from recipe.conflict((name,), detail, _("delete use_reentrant"))

@@ -36,7 +36,7 @@ def limits(recipe: Recipe) -> list[Finding]:
             continue
         detail = _("{key}: this version cannot do that yet").format(key=key)
         usable = ", ".join(str(option) for option in supported if option not in (None, "", False))
-        fix = _("use {values}").format(values=usable) if usable else _("delete the line")
+        fix = _("use {values}").format(values=usable) if usable else _("leave it out")
         found.append(recipe.finding(KIND, "warning", detail, fix, (key,)))
     for key in (*paths.MODEL_KEYS, *paths.DATA_KEYS):
         value = recipe.given.get(key)

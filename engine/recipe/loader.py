@@ -168,7 +168,7 @@ class _Work:
     def path(self, name: str, value: str) -> str:
         base = Path.cwd() if name in self.recipe.overrides else self.folder
         if not value.strip():
-            raise Unusable("wrong_type", _("{key} is empty").format(key=name), _("give a value or delete the line"))
+            raise Unusable("wrong_type", _("{key} is empty").format(key=name), _("give a value, or leave it out"))
         try:
             return paths.expand(name, value, base)
         except paths.Undefined as undefined:

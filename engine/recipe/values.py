@@ -249,12 +249,12 @@ def _wrong(key: Key, given: str) -> Unusable:
 
 def _fix(key: Key, given: str) -> str:
     if given == _("nothing"):
-        return _("give a value or delete the line")
+        return _("give a value, or leave it out")
     if given.startswith('"'):
         return _("remove the quotes")
     if key.types == ("bool",) or key.types == ("bool", "null"):
-        return _("write true or false, or delete the line to get the default")
-    return _("give a value of that kind, or delete the line to get the default")
+        return _("write true or false, or leave it out to get the default")
+    return _("give a value of that kind, or leave it out to get the default")
 
 
 def _words() -> dict[str, str]:

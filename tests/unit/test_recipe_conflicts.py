@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.recipes import FIRST, load, seen
@@ -180,3 +182,23 @@ def test_a_secret_goes_no_further(tmp_path):
 @pytest.mark.parametrize("body", ["task: dpo", "sharding: fsdp2", "report_to: wandb", "backend: unsloth", "fp8: true"])
 def test_what_this_version_cannot_do_is_said(tmp_path, body):
     assert seen(load(tmp_path, body + "\n").findings) == [("warning", "not_supported_yet", [FIRST])]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "method: full\nload_in_8bit: true\n",
+        "method: qlora\nload_in_4bit: false\n",
+        "method: qlora\nload_in_8bit: true\n",
+        "method: lora\nload_in_4bit: true\n",
+        "global_batch_size: 7\nper_device_train_batch_size: 2\n",
+        "method: full\nsave_only_model: true\n",
+    ],
+)
+def test_a_fix_deletes_only_what_is_there(tmp_path, body):
+    loaded = load(tmp_path, body)
+    assert loaded.findings
+    for finding in loaded.findings:
+        named = {word for word in re.findall(r"[a-z]+(?:_[a-z0-9]+)+", finding.fix) if word in loaded.recipe.values}
+        assert named <= set(loaded.recipe.given), finding.fix
+        assert "line" not in finding.fix, "a value of the command line has none"
