@@ -39,7 +39,8 @@ def main() -> int:
                 return 0
     started = time.monotonic()
     try:
-        say("result", **measure(spec, step.measure), seconds=round(time.monotonic() - started, 2))
+        answer = measure(spec, step.measure)
+        say("result", **answer, attention=build.attention(spec), seconds=round(time.monotonic() - started, 2))
     except build.Unsupported as error:
         say("error", kind="unsupported", text=str(error))
     return 0

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
@@ -27,21 +28,16 @@ class Unsupported(Exception):
 
 
 def on_meta(spec: Spec) -> Any:
-    """The model as the trainer would have it before its first step, on the meta device."""
-    fields = dict(spec.config)
-    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
-    config.use_cache = False
-    if spec.untie:
-        config.tie_word_embeddings = False
-    options: dict[str, Any] = {"attn_implementation": spec.attention, "dtype": DTYPES[spec.bf16_master]}
-    with torch.device("meta"), _no_weights():
-        model = AutoModelForCausalLM.from_config(config, **options)
-        model.tie_weights()
-    if spec.method == "qlora":
-        from engine.dryrun import fourbit
+    """The model as the trainer would have it before its first step, on the meta device.
 
-        fourbit.replace_linears(model, spec)
-    adapted = model if spec.method == "full" else _adapted(model, spec)
+    Raises:
+        Unsupported: the libraries refuse the combination, as they would in the run itself.
+    """
+    try:
+        model = _model(spec)
+        adapted = model if spec.method == "full" else _adapted(model, spec)
+    except (ValueError, NotImplementedError, KeyError, ImportError, AttributeError) as error:
+        raise Unsupported(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from error
     if spec.checkpointing:
         model.activation_checkpointing_enable()
     if spec.loss == "chunked":
@@ -50,6 +46,36 @@ def on_meta(spec: Spec) -> Any:
         add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
     adapted.train()
     return adapted
+
+
+def _model(spec: Spec) -> Any:
+    fields = dict(spec.config)
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config.use_cache = False
+    if spec.untie:
+        config.tie_word_embeddings = False
+    kind = AutoModelForCausalLM._model_mapping[type(config)]
+    attention = spec.attention
+    if attention == "flash":  # its kernel is not here, sdpa saves the same
+        kind._supports_sdpa, attention = True, "sdpa"
+    elif not kind._supports_sdpa:
+        attention = "eager"
+    options: dict[str, Any] = {"attn_implementation": attention, "dtype": DTYPES[spec.bf16_master]}
+    with torch.device("meta"), _no_weights():
+        model = AutoModelForCausalLM.from_config(config, **options)
+        model.tie_weights()
+    if spec.method == "qlora":
+        from engine.dryrun import fourbit
+
+        fourbit.replace_linears(model, spec)
+    return model
+
+
+def attention(spec: Spec) -> str:
+    """The attention that a step really runs with."""
+    fields = dict(spec.config)
+    kind = AutoModelForCausalLM._model_mapping[type(AutoConfig.for_model(fields.pop("model_type"), **fields))]
+    return "eager" if spec.attention == "sdpa" and not kind._supports_sdpa else spec.attention
 
 
 def _no_weights() -> contextlib.AbstractContextManager[Any]:
@@ -100,7 +126,9 @@ def shard(model: Any, spec: Spec) -> None:
         is_main_process=False,
         device=torch.device("cpu"),
     )
-    fsdp2_prepare_model(accelerator, model)
+    # accelerate takes the weights aside to load them again, and a 4-bit layer would look at its values for that
+    with mock.patch.object(type(model), "state_dict", lambda _model: {}):
+        fsdp2_prepare_model(accelerator, model)
 
 
 def start_fake_ranks(ranks: int) -> None:

@@ -29,7 +29,7 @@ class Spec:
     optim: str = "adamw_torch"
     accumulation: int = 1
     checkpointing: bool = True
-    attention: str = "sdpa"
+    attention: str = "sdpa"  # or flash, eager
     packed_mask: bool = False  # packed rows whose borders sdpa is told by a mask
     loss: str = "chunked"
     sharding: str = "none"

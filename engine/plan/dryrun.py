@@ -22,7 +22,7 @@ from engine.dryrun import depth
 from engine.dryrun.spec import Spec
 from engine.errors import FtuiError, UsageError
 from engine.files import read_json, write_json
-from engine.plan import models, on_cpu, optimizers
+from engine.plan import models, on_cpu, optimizers, shapes
 from engine.plan.memory import PARTS, Phase
 from engine.plan.plan import Result
 from engine.plan.request import Request
@@ -135,7 +135,8 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
     notes = []
     if r.sharding == "ddp":
         notes.append(_("DDP's buckets are counted as one copy of the gradients"))
-    if r.attn_implementation not in ("eager", "sdpa"):
+    attention = r.attn_implementation if r.attn_implementation in ("eager", "sdpa") else "flash"
+    if attention == "flash":
         notes.append(_("run with sdpa, which holds what {name} does").format(name=r.attn_implementation))
     packed = r.packing
     return Spec(
@@ -148,7 +149,7 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
         bf16_master=r.bf16_master,
         lora_r=r.lora_r,
         lora_dropout=r.lora_dropout,
-        lora_targets=tuple(sorted(r.lora_targets)),
+        lora_targets=_targets(r),
         lora_modules_to_save=r.lora_modules_to_save,
         lora_dtype=r.lora_dtype,
         use_dora=r.use_dora,
@@ -157,8 +158,8 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
         optim=optim,
         accumulation=min(2, r.accumulation),  # the second micro-batch meets the first one's gradients; more add none
         checkpointing=r.gradient_checkpointing,
-        attention="eager" if r.attn_implementation == "eager" else "sdpa",
-        packed_mask=packed and r.attn_implementation == "sdpa",
+        attention=attention,
+        packed_mask=packed and attention == "sdpa",
         loss=r.loss,
         sharding=r.sharding,
         ranks=r.num_gpus,
@@ -166,6 +167,14 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
         untie=r.untie,
         limit=None if limit is None else round(limit),
     ), tuple(notes)
+
+
+def _targets(r: Request) -> tuple[str, ...]:
+    """The adapter's targets by the names that the model's code has; none: all linear ones, as PEFT finds them."""
+    if r.lora_targets == shapes.target_names(r.shape, None):
+        return ()
+    other = shapes.other_names(r.shape)
+    return tuple(sorted({*r.lora_targets, *(name for name, ours in other.items() if ours in r.lora_targets)}))
 
 
 def run(result: Result, config: dict[str, Any] | None, folder: Path, say: Callable[[str], None]) -> DryRun:
@@ -193,6 +202,8 @@ def run(result: Result, config: dict[str, Any] | None, folder: Path, say: Callab
         differ = {name: versions[name] for name, tested in TESTED.items() if _minor(versions[name]) != _minor(tested)}
         found = _child(spec, bool(differ), differ, folder / f"{key}.log", say)
         write_json(folder / f"{key}.json", {"format": FORMAT, "versions": versions, "spec": spec.to_json()} | found)
+    if found["attention"] == "eager" and spec.attention == "sdpa":
+        notes = (*notes, _("transformers has no sdpa for this architecture: it runs with eager attention"))
     return DryRun(
         phases=tuple(Phase(name, {p: parts.get(p, 0.0) for p in PARTS}) for name, parts in found["phases"].items()),
         depths=tuple(found["depths"]),
@@ -249,11 +260,12 @@ def _remembered(file: Path, limit: float | None) -> dict[str, Any] | None:
         phases, depths, seconds = found["phases"], found["depths"], float(found["seconds"])
         largest = max(sum(parts.values()) for parts in phases.values())
         current = found["format"] == FORMAT
+        attention = str(found["attention"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # absent, or not ours
     if not current or (len(depths) == 2 and depth.close(largest, limit)):
         return None
-    return {"phases": phases, "depths": depths, "seconds": seconds}
+    return {"phases": phases, "depths": depths, "seconds": seconds, "attention": attention}
 
 
 def _stages() -> dict[str, str]:
@@ -288,7 +300,7 @@ def _child(
         raise _failed(code, log, time.monotonic() - started)
     if answer["event"] == "error":
         raise _refused(answer, differ, log)
-    return {key: answer[key] for key in ("phases", "depths", "seconds")}
+    return {key: answer[key] for key in ("phases", "depths", "seconds", "attention")}
 
 
 @contextlib.contextmanager

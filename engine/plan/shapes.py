@@ -152,7 +152,7 @@ def target_names(shape: Shape, targets: Iterable[str] | str | None) -> frozenset
     if targets is None or list(targets) == ["all-linear"] or targets == "all-linear":
         return frozenset(names) - {"shared_expert_gate"} | (frozenset((*MLP, "router")) if converts else frozenset())
     wanted = [targets] if isinstance(targets, str) else list(targets)
-    synonyms = _synonyms(shape)
+    synonyms = other_names(shape)
     found: set[str] = set()
     for name in wanted:
         short = str(name).rsplit(".", 1)[-1]
@@ -172,7 +172,7 @@ def target_names(shape: Shape, targets: Iterable[str] | str | None) -> frozenset
     return frozenset(found | {f"shared_{name}" for name in found if f"shared_{name}" in names})
 
 
-def _synonyms(shape: Shape) -> dict[str, str]:
+def other_names(shape: Shape) -> dict[str, str]:
     """Other families' names for the same matrix: configurations are copied between models."""
     table = {
         "dense": "o_proj",
