@@ -7,6 +7,7 @@ the weight's type first. Both are kept, so that every bit is that of `merge_and_
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,8 +21,8 @@ DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool,
 }  # fmt: skip
-BLOCK = 16 * 1024 * 1024  # numbers worked on together: some hundred MB with all copies
-_STEP = 256  # blocks begin at multiples of it: the kernels' own tiles then lie as they would in one piece
+BLOCK = 1024 * 1024  # numbers worked on together: they stay in the cache, which is ten times as fast as large pieces
+_STEPS = (256, 16)  # blocks begin at multiples of these: the kernels' own tiles lie as they would in one piece
 
 
 def read_rows(ref: Ref, low: int, high: int) -> torch.Tensor:
@@ -75,8 +76,7 @@ def blocks(source: Ref, ops: list[Op]) -> Iterator[tuple[int, int]]:
     for n in source.shape[1:]:
         width *= n
     step = max(1, BLOCK // max(1, width))
-    if step > _STEP:
-        step -= step % _STEP
+    step -= step % next((multiple for multiple in _STEPS if step >= multiple), 1)
     if any(op.magnitude is not None and op.transposed for op in ops):
         step = max(1, rows)  # DoRA's norms run down the columns
     low = 0
@@ -110,8 +110,8 @@ def _apply(op: Op, weight: torch.Tensor, low: int, high: int, rows: int) -> torc
 def _delta(a: torch.Tensor, b: torch.Tensor, op: Op, low: int, high: int, rows: int) -> torch.Tensor:
     if op.transposed:
         part = a if high - low == rows else a[:, low:high]
-        return (b @ part).T * op.scale
-    return (b[low:high] @ a) * op.scale
+        return (b @ part).T.mul_(op.scale)
+    return (b[low:high] @ a).mul_(op.scale)
 
 
 def _dora(
@@ -145,6 +145,14 @@ def _set_rows(op: Op, weight: torch.Tensor, low: int, high: int) -> torch.Tensor
         if low <= index < high:
             weight[index - low] = values[position]
     return weight
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Whether all numbers are: the extremes tell, and a NaN is both of them."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor)
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def raw(tensor: torch.Tensor) -> Any:

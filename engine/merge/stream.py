@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from engine.files import write_all
 from engine.merge import arithmetic
 from engine.merge.layers import Op
@@ -60,7 +58,7 @@ class Stream:
     def _merge(self, fd: int, name: str, source: Ref, dtype: str, ops: list[Op]) -> None:
         finite = True
         for block in arithmetic.merged(source, dtype, ops):
-            finite = finite and (not block.is_floating_point() or bool(torch.isfinite(block).all()))
+            finite = finite and arithmetic.finite(block)
             self._write(fd, arithmetic.raw(block))
         if not finite:
             self.not_finite.append(name)
