@@ -27,6 +27,7 @@ def loaded(code: str) -> set[str]:
         "import tui.screens.planner, tui.modals.ask, tui.commands.plan, tui.plan_text, engine.plan.draft",
         "import engine.recipe, engine.settings, engine.run.status, engine.run.launch, engine.run.control",
         "import engine.keeper, engine.checkpoint, engine.hardware, engine.process",
+        "import engine.merge.run, engine.merge.source, tui.commands.merge",
     ],
 )
 def test_the_light_side_loads_no_training_library(code: str) -> None:
