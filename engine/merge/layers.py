@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from engine.merge.adapter import Adapter, Lora
 from engine.merge.base import Base, is_head
-from engine.merge.match import Slice, experts, experts_are_transposed, find, is_conv1d
+from engine.merge.match import Slice, experts, experts_are_transposed, find, is_conv1d, unknown
 from engine.merge.report import Report
 from engine.merge.tensors import FLOATS, Ref
 from engine.text import _
@@ -98,8 +98,6 @@ def _module(
 ) -> Iterator[Placed]:
     found = _tensor(base, lora.module, sources)
     if found is None or lora.depth:
-        from engine.merge.plan import unknown
-
         for key in lora.keys:
             unknown(base, key, lora.module, report)
         return
@@ -114,7 +112,13 @@ def _module(
         else is_conv1d(base, lora.module, bool(adapter.config.get("fan_in_fan_out")), fits, fits_transposed)
     )
     if not (fits_transposed if transposed else fits):
-        _mismatch(name, weight.shape, shape[::-1] if transposed else shape, report)
+        wanted = shape[::-1] if transposed else shape
+        _mismatch(name, weight.shape, wanted, report)
+        if (is_head(name) or name == base.embedding) and weight.shape[1:] == wanted[1:]:
+            detail = _("{name}: the adapter is for {new} tokens, the base has {old}").format(
+                name=name, new=wanted[0], old=weight.shape[0]
+            )
+            report.add("vocab_resized", "warning", detail, name, fix=_("give the resized base with --base DIR"))
         return
     if weight.dtype not in FLOATS:
         detail = _("{name} is stored as {dtype}").format(name=name, dtype=weight.dtype)
@@ -241,8 +245,6 @@ def _no_parameter(
         detail = _("the tensors of {module} fit several of its parameters").format(module=lora.module)
         report.add("unsupported_adapter", "error", detail, lora.module)
     elif not stacks:
-        from engine.merge.plan import unknown
-
         for key in lora.keys:
             unknown(base, key, lora.module, report)
     else:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.merge.base import Base
+from engine.merge.report import Report
+from engine.text import _
 
 # (in memory, in the file): prefixes that loading adds, takes away or exchanges.
 _PREFIXES = (
@@ -107,7 +109,19 @@ def experts_are_transposed(base: Base) -> bool:
     return base.model_type in _TRANSPOSED_EXPERTS
 
 
-def deepest(base: Base, name: str) -> str:
+def unknown(base: Base, key: str, name: str, report: Report) -> None:
+    """Report a key of the adapter that no tensor of the base answers to."""
+    detail = ""
+    if not any(finding.kind == "adapter_key_not_in_base" for finding in report.findings):
+        known = _deepest(base, name)
+        if known:
+            detail = _("the base has {known} and nothing under it for {key}").format(known=known, key=key)
+        else:
+            detail = _("the base has no tensor for {key}: another architecture?").format(key=key)
+    report.add("adapter_key_not_in_base", "error", detail, key)
+
+
+def _deepest(base: Base, name: str) -> str:
     """The part of a name that the base does know, for people who look for what is wrong."""
     parts = name.split(".")
     for count in range(len(parts) - 1, 0, -1):

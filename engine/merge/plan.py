@@ -15,7 +15,7 @@ from engine.merge import layers, tying
 from engine.merge.adapter import Adapter
 from engine.merge.base import Base, is_head
 from engine.merge.layers import Op
-from engine.merge.match import deepest, find
+from engine.merge.match import find, unknown
 from engine.merge.report import Report
 from engine.merge.tensors import FLOATS, Ref, size_of
 from engine.text import _
@@ -166,18 +166,6 @@ def _check_shape(plan: Plan, target: Output, ref: Ref, report: Report) -> None:
         name=target.name, new=list(new)[:8], old=list(old)[:8]
     )
     report.add("shape_mismatch", "error", detail, target.name)
-
-
-def unknown(base: Base, key: str, name: str, report: Report) -> None:
-    """Report a key of the adapter that no tensor of the base answers to."""
-    detail = ""
-    if not any(finding.kind == "adapter_key_not_in_base" for finding in report.findings):
-        known = deepest(base, name)
-        if known:
-            detail = _("the base has {known} and nothing under it for {key}").format(known=known, key=key)
-        else:
-            detail = _("the base has no tensor for {key}: another architecture?").format(key=key)
-    report.add("adapter_key_not_in_base", "error", detail, key)
 
 
 def _tokens(adapter: Adapter, base: Base, outputs: dict[str, Output], report: Report) -> None:

@@ -249,6 +249,13 @@ def test_a_grown_input_beside_an_old_output(tmp_path: Path) -> None:
     assert kinds(look(tmp_path)) == {"shape_mismatch"}
 
 
+def test_lora_for_another_number_of_tokens(tmp_path: Path) -> None:
+    write_base(tmp_path / "base")
+    write_adapter(tmp_path / "adapter", adapter_tensors("lm_head", out=18))
+    result = look(tmp_path)
+    assert kinds(result) == {"shape_mismatch"} and "vocab_resized" in kinds(result, "warning")
+
+
 def test_a_tokenizer_larger_than_the_embedding(tmp_path: Path) -> None:
     write_base(tmp_path / "base")
     adapter = write_adapter(tmp_path / "adapter")
