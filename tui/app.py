@@ -30,12 +30,14 @@ from tui.ordered_keys import OrderedKeysApp
 if TYPE_CHECKING:
     from textual.command import Provider
     from textual.driver import Driver
+    from textual.notifications import SeverityLevel
 
     from tui.sources.run_listing import Price, RunRow
 
 T = TypeVar("T")
 LISTING_S = 1.0
 HANGUP_GRACE_S = 2.0
+SAID_S = 3.0
 
 
 def _home() -> Screen[None]:
@@ -233,19 +235,38 @@ class FtuiApp(OrderedKeysApp):
 
         self.push_screen(Detail(error))
 
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Say something in passing: a confirmation in the line of the keys, where it covers no figure."""
+        from tui.widgets.key_bar import KeyBar
+
+        bar = next(iter(self.screen.query(KeyBar)), None)
+        if bar is None or severity != "information" or "\n" in message:
+            super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
+        else:
+            bar.say(message, SAID_S if timeout is None else timeout)
+
     def confirm(self, text: str, callback: Callable[[], Any]) -> None:
         """Ask, and call back on yes."""
         from tui.modals.confirm import Confirm
 
         self.push_screen(Confirm(text), lambda yes: callback() if yes else None)
 
-    def copy(self, text: str) -> None:
-        """Put `text` on the clipboard of the user's own machine, and say how else to get it."""
+    def copy(self, text: str, what: str) -> None:
+        """Put `text` on the clipboard of the user's own machine; say `what` was copied, and how else to get it."""
         from tui import tmux
 
         if not tmux.copy(text):
             self.copy_to_clipboard(text)
-        self.notify(_("Copied. If it is not on your clipboard: shift + drag selects."), markup=False, timeout=4)
+        said = _("copied: {what}. Not there? shift + drag selects").format(what=what)
+        self.notify(said, markup=False, timeout=4)
 
     def rich_color(self, name: str) -> str:
         """A theme color as Rich names it."""

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Key:
-    """One key of one screen. `label` is the untranslated short text; `show` puts it into the footer."""
+    """One key of one screen, with untranslated texts.
+
+    `label` stands in the footer where `show` says so, `short` there where the terminal is narrow; `more` says in the
+    help what the label does not.
+    """
 
     id: str
     keys: str
@@ -24,11 +28,23 @@ class Key:
     label: str
     show: bool = True
     range: str = ""  # one sign for many keys, as `1-9`
+    short: str = ""
+    more: str = ""
 
     @property
     def text(self) -> str:
         """The label in the user's language."""
         return _(self.label)
+
+    @property
+    def short_text(self) -> str:
+        """The label for a narrow terminal."""
+        return _(self.short or self.label)
+
+    @property
+    def help(self) -> str:
+        """What the help says."""
+        return _(self.more or self.label)
 
     @property
     def first(self) -> str:
@@ -50,7 +66,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
     "app": (
         Key("help", "question_mark,f1", "help", "help"),
         Key("palette", "ctrl+p,colon", "command_palette", "commands", show=False),
-        Key("quit", "q,ctrl+q", "quit_app", "quit (runs go on)"),
+        Key("quit", "q,ctrl+q", "quit_app", "quit (runs go on)", short="quit"),
     ),
     "list": (
         Key("up", "up,k", "move(-1)", "previous", show=False),
@@ -65,26 +81,39 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("new", "n", "new_run", "new run"),
         Key("plan", "p", "plan", "plan"),
         Key("resume", "r", "resume_run", "resume"),
-        Key("stop", "x", "stop_run", "stop with save"),
+        Key("stop", "x", "stop_run", "stop with save", short="stop", more="stop the run, with everything saved"),
         Key("demo", "d", "demo", "demo"),
         Key("copy", "y,c", "copy", "copy the run's path or error", show=False),
     ),
     "run": (
-        Key("back", "escape,h", "back", "runs"),
-        Key("save", "s", "save_now", "save"),
-        Key("stop", "x", "stop_run", "stop with save"),
-        Key("evaluate", "e", "evaluate_now", "evaluate"),
-        Key("resume", "r", "resume_run", "resume"),
-        Key("log_y", "l", "toggle_log_y", "log-y"),
-        Key("zoom_in", "plus,equals_sign", "zoom(1)", "zoom in", show=False),
-        Key("zoom_out", "minus", "zoom(-1)", "zoom out", show=False),
-        Key("fit", "0", "fit", "whole run", show=False),
-        Key("cursor_left", "left", "cursor(-1)", "inspect left", show=False),
-        Key("cursor_right", "right", "cursor(1)", "inspect right", show=False),
-        Key("page_left", "shift+left", "cursor(-10)", "inspect far left", show=False),
-        Key("page_right", "shift+right", "cursor(10)", "inspect far right", show=False),
-        Key("log_pane", "o", "toggle_log", "log", show=False),
-        Key("copy", "y,c", "copy", "copy", show=False),
+        Key("back", "escape,h", "back", "runs", more="take the chart's cursor away, then back to the runs"),
+        Key("save", "s", "save_now", "save", more="save a checkpoint at the end of this step"),
+        Key("stop", "x", "stop_run", "stop with save", short="stop", more="save at the end of this step, then stop"),
+        Key("evaluate", "e", "evaluate_now", "evaluate", more="evaluate at the end of this step"),
+        Key("resume", "r", "resume_run", "resume", more="go on from the newest checkpoint"),
+        Key("log_y", "l", "toggle_log_y", "log-y", more="loss axis: logarithmic (shows small falls late in a run)"),
+        Key("zoom_in", "plus,equals_sign", "zoom(1)", "zoom in", show=False, more="chart: half as many steps"),
+        Key("zoom_out", "minus", "zoom(-1)", "zoom out", show=False, more="chart: twice as many steps"),
+        Key("fit", "0", "fit", "whole run", show=False, more="chart: the whole run, no cursor"),
+        Key(
+            "cursor_left",
+            "left",
+            "cursor(-1)",
+            "inspect left",
+            show=False,
+            more="cursor: the step's values; to the left",
+        ),
+        Key("cursor_right", "right", "cursor(1)", "inspect right", show=False, more="cursor to the right"),
+        Key("page_left", "shift+left", "cursor(-10)", "inspect far left", show=False, more="cursor ten columns left"),
+        Key(
+            "page_right", "shift+right", "cursor(10)", "inspect far right", show=False, more="cursor ten columns right"
+        ),
+        Key("log_pane", "o", "toggle_log", "log", show=False, more="log: rank 0, launcher, supervisor, closed"),
+        Key("log_up", "pageup,up", "scroll_log(-1)", "log back", show=False, more="log: scroll back"),
+        Key("log_down", "pagedown,down", "scroll_log(1)", "log on", show=False, more="log: scroll on"),
+        Key("log_left", "less_than_sign", "shift_log(-1)", "log left", show=False, more="log: to the left"),
+        Key("log_right", "greater_than_sign", "shift_log(1)", "log right", show=False, more="log: rest of long lines"),
+        Key("copy", "y,c", "copy", "copy", show=False, more="copy the state, the error and the figures"),
     ),
     "new_run": (
         Key("start", "enter,f5", "start", "start"),
@@ -153,6 +182,8 @@ SIGNS = {
     "plus": "+",
     "equals_sign": "=",
     "minus": "-",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
     "escape": "esc",
     "pageup": "pgup",
     "pagedown": "pgdn",

@@ -35,9 +35,9 @@ class RunApp(FtuiApp):
         """The run's screen, also when something is above it."""
         return next(screen for screen in self.screen_stack if isinstance(screen, RunScreen))
 
-    def copy(self, text: str) -> None:
+    def copy(self, text: str, what: str) -> None:
         self.copied.append(text)
-        super().copy(text)
+        super().copy(text, what)
 
     def notify(self, message: str, **options: Any) -> None:  # type: ignore[override]
         self.said.append(message)

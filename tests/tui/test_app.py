@@ -18,6 +18,7 @@ from tui import app as app_module
 from tui import themes
 from tui.app import FtuiApp
 from tui.farewell import farewell
+from tui.glossary import FIGURES
 from tui.keys import TABLES, TITLES, bindings, sign
 from tui.modals.detail import Detail
 from tui.modals.help import Help
@@ -43,6 +44,16 @@ def test_no_key_is_eaten_by_a_terminal_or_given_twice(table: str) -> None:
     assert not [key for key in keys if key.startswith("alt+")]
     assert len(keys) == len(set(keys))
     assert len({entry.id for entry in TABLES[table]}) == len(TABLES[table])
+
+
+def test_keys_of_the_run_screen_say_what_they_do_and_the_figures_what_they_are() -> None:
+    from tui.widgets.run_facts import RunNumbers
+
+    labels = {key.id: key.help for key in TABLES["run"]}
+    assert "logarithmic" in labels["log_y"] and "cursor" in labels["page_left"]
+    explained = {name for name, _meaning in FIGURES}
+    shown = {field.label for field in RunNumbers().fields()}
+    assert shown - {"step"} <= explained
 
 
 def test_every_key_has_an_action() -> None:
@@ -80,13 +91,18 @@ async def test_help_lists_every_key_and_is_searched(workspace: Workspace) -> Non
         assert isinstance(app.screen, Help)
         shown = str(app.screen.query_one("#keys").content)
         assert shown.startswith("runs\n")  # the keys of this screen first
+        flat = " ".join(shown.split())
         for table in TITLES:
-            assert all(key.text in shown for key in TABLES[table])
+            assert all(key.help in flat for key in TABLES[table])
+        assert all(" ".join(meaning.split()) in flat for _name, meaning in FIGURES)
         await pilot.press("down", "pagedown")
         assert app.screen.query_one("VerticalScroll").scroll_offset.y > 0
         await pilot.press(*"zoom")
         shown = str(app.screen.query_one("#keys").content)
-        assert "zoom in" in shown and "resume" not in shown
+        assert "half as many steps" in shown and "resume" not in shown
+        await pilot.press(*["backspace"] * 4, *"mfu")
+        shown = str(app.screen.query_one("#keys").content)
+        assert shown.startswith("figures\n  MFU") and "peak speed" in shown
         await pilot.press("q", "q")  # letters go into the search, not to the app
         assert "no key does that" in str(app.screen.query_one("#keys").content)
         await pilot.press("escape")

@@ -15,6 +15,7 @@ from tui.commands.status import safety
 from tui.modals.confirm import Confirm
 from tui.modals.detail import Detail
 from tui.screens.home import HomeScreen
+from tui.widgets.key_bar import KeyBar
 from tui.widgets.run_facts import RunHeader
 from tui.widgets.run_table import COLUMNS, EDGE, GAP, MARK, RunTable, fit
 
@@ -29,6 +30,10 @@ def lines(app: FtuiApp) -> list[str]:
     """The list as text."""
     table = app.screen.query_one(RunTable)
     return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+def said(app: FtuiApp) -> str:
+    return app.screen.query_one(KeyBar).said
 
 
 def run_header(app: FtuiApp) -> str:
@@ -126,6 +131,9 @@ async def test_details_say_error_and_fix(workspace: Workspace) -> None:
         assert "r goes on" in details(app)
         await pilot.press("y")
         assert app.clipboard.endswith("/runs/demo-2")
+        assert said(app).startswith("copied: the run's path. ")
+        await pilot.press("up", "y")
+        assert said(app).startswith("copied: the run's error and path. ")
 
 
 async def test_what_is_at_risk_is_one_sentence_wherever_it_stands(workspace: Workspace) -> None:
@@ -187,10 +195,43 @@ async def test_what_cannot_be_resumed_or_stopped_says_so(workspace: Workspace) -
     async with app.run_test(size=(120, 40)) as pilot:
         await until(lambda: app.runs, pilot)
         await pilot.press("r")
-        assert [n.message for n in app._notifications] == ["llama-70b-lora is running: nothing to resume"]
+        assert said(app) == "llama-70b-lora is running: nothing to resume"
         await pilot.press("down", "x")
-        assert [n.message for n in app._notifications][-1] == "qwen3-8b-qlora is not running"
+        assert said(app) == "qwen3-8b-qlora is not running"
         assert isinstance(app.screen, HomeScreen)
+
+
+async def test_a_confirmation_covers_nothing_and_goes(workspace: Workspace) -> None:
+    some_runs(workspace)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(lambda: app.runs, pilot)
+        keys = str(app.screen.query_one(KeyBar).render())
+        app.notify("done", timeout=0.2)
+        assert str(app.screen.query_one(KeyBar).render()).strip() == "done"
+        await until(lambda: str(app.screen.query_one(KeyBar).render()) == keys, pilot)
+        app.notify("again", timeout=60)
+        await pilot.click("KeyBar", offset=(3, 0))
+        assert str(app.screen.query_one(KeyBar).render()) == keys
+        assert not app.screen.query("Toast")
+        app.notify("it failed", severity="error")  # what must be read is not so quiet
+        await until(lambda: [notice.message for notice in app._notifications] == ["it failed"], pilot)
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 100, 200])
+async def test_the_keys_of_a_narrow_terminal(workspace: Workspace, width: int) -> None:
+    """Long labels get shorter before a key is left out; how to stop a run and how to quit stay."""
+    some_runs(workspace)
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(width, 24)) as pilot:
+        await until(lambda: app.runs, pilot)
+        keys = str(app.screen.query_one(KeyBar).render())
+        assert len(keys) <= width + 1
+        assert " q quit" in keys and " ? help" in keys and " enter open" in keys
+        assert (" x stop" in keys and " d demo" in keys) == (width >= 80)
+        assert ("runs go on" in keys) == (width >= 100)
+        await pilot.click("KeyBar", offset=(keys.index("help"), 0))
+        await until(lambda: type(app.screen).__name__ == "Help", pilot)
 
 
 async def test_stop_asks_first_and_shows_why_it_failed(workspace: Workspace) -> None:

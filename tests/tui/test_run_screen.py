@@ -287,6 +287,82 @@ async def test_the_log_pane_goes_through_the_logs_and_closes(house: Path) -> Non
         assert not log.display
 
 
+async def test_escape_takes_the_cursor_away_before_it_leaves(house: Path) -> None:
+    app = RunApp(fake_run.running(house / "ft").run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("left", "escape")
+        assert app.run_screen.query_one(LossChart).cursor is None
+        await pilot.press("escape")
+        await until(lambda: isinstance(app.screen, HomeScreen), pilot)
+
+
+async def test_the_logs_long_lines_are_marked_and_its_keys_scroll(house: Path) -> None:
+    fake = fake_run.running(house / "ft")
+    fake.log("\n".join(f"line {number}" for number in range(100)) + "\n" + "x" * 100 + "the end of it\n")
+    app = RunApp(fake.run)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app, pilot)
+        await pilot.press("o")
+        log = app.run_screen.query_one(RunLog)
+
+        def rows() -> list[str]:
+            return [log.render_line(y).text.rstrip() for y in range(log.size.height)]
+
+        await until(lambda: rows()[-1].endswith("x…"), pilot)
+        await until(lambda: log.virtual_size.width > 100, pilot)
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        assert rows()[-1].endswith("the end of it")
+        await pilot.press("less_than_sign", "less_than_sign", "pageup")
+        assert rows()[-1] == "line 94" and log.scroll_x == 0  # one line of the page before stays
+        fake.log("one more\n")
+        await until(lambda: "one more" in log.lines, pilot)
+        assert rows()[-1] == "line 94"  # reading is not disturbed
+        await pilot.press("pagedown", "pagedown")
+        assert rows()[-1] == "one more"
+
+
+async def test_a_text_that_is_cut_says_so(house: Path) -> None:
+    fake = fake_run.failed(house / "ft", name="a-run-with-a-long-name-for-a-narrow-terminal")
+    fake.write_state(error={**fake.state["error"], "message": "word " * 200})
+    app = RunApp(fake.run)
+    async with app.run_test(size=(60, 40)) as pilot:
+        await ready(app, pilot)
+        assert text(app, RunEvents).strip().splitlines()[0].endswith("…")
+        assert text(app, RunNotice).splitlines()[2].endswith("…")
+        assert "…" in text(app, RunHeader)
+
+
+@pytest.mark.parametrize("size", [(50, 14), (60, 12), (40, 10), (50, 16)], ids=str)
+async def test_a_low_terminal_has_a_chart_or_the_room_for_it(house: Path, size: tuple[int, int]) -> None:
+    app = RunApp(fake_run.running(house / "ft", gpus=1).run)
+    async with app.run_test(size=size) as pilot:
+        await ready(app, pilot)
+        chart = app.run_screen.query_one(LossChart)
+        rows = [line.strip() for line in chart.lines()]
+        assert all(rows), rows
+        assert "q quit" in str(app.run_screen.query_one(KeyBar).render())
+
+
+async def test_without_colors_the_signs_stay(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = RunApp(fake_run.running(house / "ft").run)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app, pilot)
+        assert app.no_color
+        assert "⠒" in text(app, LossChart) and "●" in text(app, RunHeader) and "━" in text(app, GpuBars)
+
+
+async def test_in_ascii_the_evaluations_do_not_hide_the_line(house: Path) -> None:
+    app = RunApp(fake_run.running(house / "ft").run, ascii_only=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await ready(app, pilot)
+        plot = "\n".join(app.run_screen.query_one(LossChart).lines()[1:])
+        assert 4 <= plot.count("o") <= 6  # six evaluations, some in the place of another
+        assert plot.count("*") > 50
+        assert plot.isascii() and text(app, RunEvents).isascii()
+
+
 async def test_copy_takes_the_error_and_the_figures(house: Path) -> None:
     app = RunApp(fake_run.failed(house / "ft").run)
     async with app.run_test(size=(80, 24)) as pilot:

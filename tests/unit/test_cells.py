@@ -108,8 +108,7 @@ def test_grids_without_cells(size: tuple[int, int]) -> None:
         ({"TERM": "tmux-256color"}, {}, BRAILLE),
         ({"TERM": "linux"}, {}, BLOCK),
         ({"TERM": "dumb"}, {}, ASCII),
-        ({"TERM": "xterm", "NO_COLOR": "1"}, {}, ASCII),
-        ({"TERM": "xterm"}, {"no_color": True}, ASCII),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, {}, BRAILLE),  # no colors is not no signs
         ({"TERM": "xterm"}, {"ascii_only": True}, ASCII),
     ],
 )

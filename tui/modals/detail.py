@@ -45,7 +45,7 @@ class Detail(Modal[None]):
     def action_copy(self) -> None:
         """Copy all of it."""
         parts = (self.error.what, self.error.where, self.error.fix)
-        cast("FtuiApp", self.app).copy("\n".join(part for part in parts if part))
+        cast("FtuiApp", self.app).copy("\n".join(part for part in parts if part), _("the error"))
 
     def action_close(self) -> None:
         """Close."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.cells import cell_len
@@ -12,6 +14,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from engine.text import _
+from tui.glossary import FIGURES
 from tui.keys import TABLES, TITLES, bindings
 from tui.modals.base import Modal
 from tui.widgets.key_bar import KeyBar
@@ -19,7 +22,9 @@ from tui.widgets.key_bar import KeyBar
 if TYPE_CHECKING:
     from tui.app import FtuiApp
 
-KEY_WIDTH = 20
+WIDTH = 72  # of the panel, as modals.tcss says
+EDGES = 9  # its border, padding and scrollbar, and the indent
+NAME_WIDTH = 16
 
 
 class Help(Modal[None]):
@@ -52,24 +57,32 @@ class Help(Modal[None]):
     def _search(self, event: Input.Changed) -> None:
         self._show(event.value.strip().lower())
 
-    def _show(self, wanted: str) -> None:
-        ftui = cast("FtuiApp", self.app)
-        text = Text()
+    def _sections(self) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+        """Each part's heading and its rows: a sign or a name, what it means, other words that find it."""
         for table in self._tables:
-            found = [key for key in TABLES[table] if wanted in f"{key.signs} {key.text}".lower()]
+            yield _(TITLES[table]), [(key.signs, key.help, key.text) for key in TABLES[table]]
+            if table == "run":
+                yield _("figures"), [(_(name), _(meaning), "") for name, meaning in FIGURES]
+        yield _("in tmux"), [("ctrl+b d", _("leave, everything goes on; `ftui` comes back"), "")]
+
+    def _show(self, wanted: str) -> None:
+        color = cast("FtuiApp", self.app).rich_color
+        room = max(20, min(WIDTH, self.app.size.width) - EDGES - NAME_WIDTH)
+        text = Text()
+        for title, rows in self._sections():
+            found = [row for row in rows if wanted in " ".join(row).lower()]
             if not found:
                 continue
-            text.append(_(TITLES[table]) + "\n", ftui.rich_color("muted"))
-            for key in found:
-                text.append("  " + key.signs + " " * max(1, KEY_WIDTH - cell_len(key.signs)), ftui.rich_color("accent"))
-                text.append(key.text + "\n")
-            text.append("\n")
+            text.append(("\n" if text else "") + title + "\n", color("muted"))
+            for name, meaning, _words in found:
+                first, *others = textwrap.wrap(meaning, room)
+                text.append("  " + name + " " * max(1, NAME_WIDTH - cell_len(name)), color("accent")).append(
+                    first + "\n"
+                )
+                for line in others:
+                    text.append(" " * (NAME_WIDTH + 2) + line + "\n")
         if not text:
             text.append(_("no key does that; the command palette (ctrl+p) knows every command"))
-        elif not wanted:
-            text.append(_("in tmux") + "\n", ftui.rich_color("muted"))
-            text.append("  ctrl+b d" + " " * (KEY_WIDTH - 8), ftui.rich_color("accent"))
-            text.append(_("leave, everything goes on; `ftui` comes back"))
         self.query_one("#keys", Static).update(text)
 
     def action_close(self) -> None:

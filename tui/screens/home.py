@@ -221,4 +221,6 @@ class HomeScreen(Screen[None]):
     def action_copy(self) -> None:
         """Copy the selected run's path, or its error."""
         if row := self.table.selected:
-            self.ftui.copy("\n".join(part for part in (row.error, row.fix, str(row.run.path)) if part))
+            what = _("the run's error and path") if row.error else _("the run's path")
+            text = "\n".join(part for part in (row.error, row.fix, str(row.run.path)) if part)
+            self.ftui.copy(text, what)

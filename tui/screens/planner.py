@@ -279,7 +279,7 @@ class PlannerScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """The plan as text."""
-        self.ftui.copy(self.query_one(PlanView).text())
+        self.ftui.copy(self.query_one(PlanView).text(), _("the plan"))
 
     def action_back(self) -> None:
         """Out of a field first; then back, after a question where changes would be lost."""

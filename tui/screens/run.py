@@ -194,8 +194,9 @@ class RunScreen(Screen[None]):
         return True
 
     def action_back(self) -> None:
-        """To the list of runs."""
-        self.app.pop_screen()
+        """Without the chart's cursor first; then to the list of runs."""
+        if not self.query_one(LossChart).clear_cursor():
+            self.app.pop_screen()
 
     def action_save_now(self) -> None:
         """A checkpoint at the end of this step."""
@@ -267,9 +268,18 @@ class RunScreen(Screen[None]):
         self.set_class(self._log_choice is not None, "-log")
         self._wake.set()
 
+    def action_scroll_log(self, by: int) -> None:
+        """Older or newer lines of the log."""
+        self.query_one(RunLog).scroll_pages(by)
+
+    def action_shift_log(self, by: int) -> None:
+        """The rest of its long lines."""
+        self.query_one(RunLog).shift(by)
+
     def action_copy(self) -> None:
         """The error, or the figures, to the clipboard."""
         notice = self.query_one(RunNotice).text()
         figures = self.query_one(RunNumbers).text()
         state = f"{self.folder.name}: {state_word(self.snapshot.state)}"
-        self.ftui.copy("\n".join(part for part in (state, notice, figures, str(self.folder.path)) if part))
+        text = "\n".join(part for part in (state, notice, figures, str(self.folder.path)) if part)
+        self.ftui.copy(text, _("the run's state and figures"))

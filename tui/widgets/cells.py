@@ -84,6 +84,13 @@ class Cells:
             x += width
         return x
 
+    def put_text(self, x: int, y: int, text: str, ink: Ink = Ink.PLAIN, *, end: int | None = None) -> int:
+        """Write a text that may be longer than its room: it ends in a mark then."""
+        end = self.width if end is None else min(end, self.width)
+        if x + cell_len(text) <= end or x >= end:
+            return self.put(x, y, text, ink, end=end)
+        return self.put(self.put(x, y, text, ink, end=end - 1), y, "…", ink, end=end)
+
     def put_right(self, end: int, y: int, text: str, ink: Ink = Ink.PLAIN) -> int:
         """Write `text` so that it ends before column `end`; returns the column where it begins.
 
@@ -186,6 +193,7 @@ class CellWidget(Widget):
         self.paint(cells)
         if self.glyphs.mode == "ascii":  # texts may use the middle dot
             cells.codes[cells.codes == ord("·")] = ord("-")
+            cells.codes[cells.codes == ord("…")] = ord("~")
         return cells
 
     def render_line(self, y: int) -> Strip:
@@ -206,7 +214,7 @@ class CellWidget(Widget):
         self._styles_by_ink = None
 
     def on_mount(self) -> None:
-        self.glyphs = choose(ascii_only=bool(getattr(self.app, "ascii_only", False)), no_color=self.app.no_color)
+        self.glyphs = choose(ascii_only=bool(getattr(self.app, "ascii_only", False)))
 
     def lines(self) -> list[str]:
         """What is shown, as text."""

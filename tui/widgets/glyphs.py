@@ -71,11 +71,11 @@ ASCII = Glyphs(
 )
 
 
-def choose(environ: Mapping[str, str] | None = None, *, ascii_only: bool = False, no_color: bool = False) -> Glyphs:
-    """The set for this terminal: `ascii_only` is the user's setting, `no_color` what the app found in NO_COLOR."""
+def choose(environ: Mapping[str, str] | None = None, *, ascii_only: bool = False) -> Glyphs:
+    """The set for this terminal; `ascii_only` is the user's setting."""
     environ = os.environ if environ is None else environ
     term = environ.get("TERM", "")
-    if ascii_only or no_color or environ.get("NO_COLOR") or term == "dumb" or not _utf8():
+    if ascii_only or term == "dumb" or not _utf8():
         return ASCII
     return BLOCK if term == "linux" else BRAILLE
 

@@ -19,6 +19,7 @@ from tui.widgets.plot import DOTS, fill, pack, rows
 _ROWS_PER_TICK = 3
 _MOST_TICKS = 6
 _CELLS_PER_TICK = 12
+_HEIGHT_WITH_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,14 @@ class LossChart(CellWidget):
         self._cursor = None
         self.repaint()
 
+    def clear_cursor(self) -> bool:
+        """Take the cursor away; whether there was one."""
+        if self._cursor is None:
+            return False
+        self._cursor = None
+        self.repaint()
+        return True
+
     def move_cursor(self, cells: int) -> None:
         """Inspect the point so many columns further on; a zoomed window goes with it."""
         series = self._inspected()
@@ -147,8 +156,9 @@ class LossChart(CellWidget):
             self._area = None
             self._paint_waiting(cells)
             return
-        height = cells.height - 3
-        if height < 2 or cells.width < 16:
+        scale = cells.height >= _HEIGHT_WITH_STEPS  # a lower chart has no axis of steps
+        height = cells.height - 3 if scale else cells.height - 1
+        if height < 1 or cells.width < 16:
             self._area = None
             self._paint_legend(cells, window)
             return
@@ -159,7 +169,9 @@ class LossChart(CellWidget):
         digits = decimals(labels)
         left = max(5, *(len(figure(label, digits)) for label in labels)) + 2 if labels else 7
         area = self._area = _Area(left, 1, cells.width - left, height)
-        self._paint_axes(cells, area, window, low, high, labels, digits)
+        self._paint_values(cells, area, low, high, labels, digits)
+        if scale:
+            self._paint_steps(cells, area, window)
         self._paint_curves(cells, area, window, low, high)
         self._paint_cursor(cells, area, window)
         self._paint_legend(cells, window)
@@ -186,15 +198,8 @@ class LossChart(CellWidget):
         row = rows(np.array([value]), low, high, dots, log=self._log)[0]
         return area.top + int(round(row) // DOTS[self.glyphs.mode][1])
 
-    def _paint_axes(
-        self,
-        cells: Cells,
-        area: _Area,
-        window: Window,
-        low: float,
-        high: float,
-        labels: list[float],
-        digits: int,
+    def _paint_values(
+        self, cells: Cells, area: _Area, low: float, high: float, labels: list[float], digits: int
     ) -> None:
         glyphs = self.glyphs
         edge = area.left - 1
@@ -204,6 +209,10 @@ class LossChart(CellWidget):
             y = self._row(label, low, high, area)
             cells.put_right(edge - 1, y, figure(label, digits), Ink.MUTED)
             cells.put(edge, y, glyphs.tick, Ink.TRACK)
+
+    def _paint_steps(self, cells: Cells, area: _Area, window: Window) -> None:
+        glyphs = self.glyphs
+        edge = area.left - 1
         cells.put(edge, area.bottom, glyphs.corner + glyphs.dash * area.width, Ink.TRACK)
         free = 0
         for step in ticks(window.begin, window.end, max(2, area.width // _CELLS_PER_TICK)):
@@ -222,12 +231,15 @@ class LossChart(CellWidget):
         codes = cells.codes[area.top : area.bottom, area.left : area.right]
         inks = cells.inks[area.top : area.bottom, area.left : area.right]
         train = columns(self._train, window.begin, window.end, count)
-        tested = columns(self._evaluation, window.begin, window.end, count, smooth=False)
-        layers = (
+        tested = columns(self._evaluation, window.begin, window.end, count, smooth=False).line
+        if mode == "ascii":  # a line as coarse as this one would hide the other
+            places = (self._evaluation.steps - window.begin) / window.width * count
+            tested[~np.isin(np.arange(count), np.minimum(places.astype(int), count - 1))] = np.nan
+        layers = [
             (train.high, train.low, Ink.BAND, "."),
             (train.line, train.line, Ink.LINE, "*"),
-            (tested.line, tested.line, Ink.EVAL, "o"),
-        )
+            (tested, tested, Ink.EVAL, "o"),
+        ]
         for top, bottom, ink, character in layers:
             filled = fill(rows(top, low, high, dots, log=self._log), rows(bottom, low, high, dots, log=self._log), dots)
             packed, where = pack(filled, mode, character)

@@ -45,7 +45,7 @@ class RunEvents(CellWidget):
             x = cells.put(1, y, clock(figure(event.get("time")) or 0.0), Ink.MUTED) + 1
             if ink is Ink.PLAIN and y > 0:
                 ink = Ink.MUTED
-            cells.put(x, y, text, ink)
+            cells.put_text(x, y, text, ink)
             y += 1
 
 

@@ -18,6 +18,7 @@ from tui.widgets.run_table import state_word
 if TYPE_CHECKING:
     from tui.sources.run_listing import Price
 
+LINES_A_PART = 3
 STATE_INK = {
     "queued": Ink.MUTED,
     "starting": Ink.ACCENT,
@@ -61,7 +62,7 @@ class RunHeader(CellWidget):
         if snapshot.max_steps:
             step += f"/{whole(snapshot.max_steps)}"
         x = cells.put(1, 0, "ftui", Ink.ACCENT) + 2
-        x = cells.put(x, 0, snapshot.name, Ink.STRONG, end=cells.width - len(state) - len(step) - 3) + 1
+        x = cells.put_text(x, 0, snapshot.name, Ink.STRONG, end=cells.width - len(state) - len(step) - 3) + 1
         x = cells.put(x, 0, state, ink) + 1
         x = cells.put(x, 0, step)
         more = [phase_word(snapshot.phase)] if snapshot.live else []
@@ -238,8 +239,9 @@ class RunNotice(CellWidget):
         label = max((len(part[0]) for part in parts), default=0) + 2
         lines: list[tuple[str, str, Ink]] = []
         for name, text, ink in parts:
-            wrapped = textwrap.wrap(text, max(8, width - label - 2)) or [""]
-            lines += [(name if index == 0 else "", line, ink) for index, line in enumerate(wrapped[:3])]
+            room = max(8, width - label - 2)
+            wrapped = textwrap.wrap(text, room, max_lines=LINES_A_PART, placeholder=" …") or [""]
+            lines += [(name if index == 0 else "", line, ink) for index, line in enumerate(wrapped)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
