@@ -32,6 +32,7 @@ class Result:
     tensors_merged: int = 0
     peak_rss_bytes: int | None = None
     seconds: float = 0.0
+    write_seconds: float | None = None  # of `seconds`: reading, adding and writing, without start and verification
     max_abs_diff: float | None = None
     verified: bool = False
     code: int = 0
@@ -162,7 +163,7 @@ def _take(
         text = _("{done} of {total} written, {left} left")
         say(text.format(done=gigabytes(event["done"]), total=gigabytes(plan.bytes), left=duration(left)))
     elif event["event"] == "streamed":
-        result.peak_rss_bytes = event["peak_rss_bytes"]
+        result.peak_rss_bytes, result.write_seconds = event["peak_rss_bytes"], event["seconds"]
         for name in event["not_finite"]:
             report.add(
                 "non_finite_weights", "error", _("{name} has numbers that are not finite").format(name=name), name
