@@ -66,7 +66,7 @@ def trainer(spec: Spec, folder: Path, out: Path, **more: Any) -> SFTTrainer:
         )
     rows = [{"input_ids": [7] * spec.length, "labels": [7] * spec.length} for _row in range(32 * spec.rows)]
     args = SFTConfig(
-        output_dir=str(out), max_steps=5 if spec.ranks > 1 else 2, bf16=True,
+        output_dir=str(out), max_steps=4 if spec.ranks > 1 else 2, bf16=True,
         per_device_train_batch_size=spec.rows, max_length=spec.length,
         use_cpu=True, gradient_checkpointing=spec.checkpointing, optim=spec.optim, report_to=[], save_strategy="no",
         gradient_accumulation_steps=spec.accumulation, dataset_kwargs={"skip_prepare_dataset": True},
