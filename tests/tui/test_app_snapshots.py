@@ -24,8 +24,8 @@ Step = Callable[..., Awaitable[None]]
 @pytest.fixture
 def workspace(house: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     stop_clock(monkeypatch)
-    here = house / "here"
-    here.mkdir()
+    here = house / "home" / "here"  # shown as ~/here, wherever the test runs
+    here.mkdir(parents=True)
     (here / "mine.yaml").write_text("method: lora\nmodel_name_or_path: builtin:tiny\nlearning_rte: 2e-4\n")
     monkeypatch.chdir(here)
     return workspace_at(house)
