@@ -205,7 +205,7 @@ def test_what_goes_on_and_how_to_come_back_is_said_in_the_shell(
     terminal.open(*shell, str(there), *FTUI, "--home", str(workspace.root), PYTHONPATH=str(ROOT))
     wait(lambda: "demo-2" in terminal.screen())
     terminal.keys("n")
-    wait(lambda: "new run" in terminal.screen())
+    wait(lambda: "new run ─" in terminal.screen() and "./ is" in terminal.screen())
     assert "of-mine" not in terminal.screen()
     terminal.keys("Escape")
     wait(lambda: "new run ─" not in terminal.screen(), screen=terminal.screen)
