@@ -33,8 +33,12 @@ def _tell(out: TextIO, **event: Any) -> None:
 
 
 def _stream(job: dict[str, Any], out: TextIO) -> None:
+    import torch
+
     from engine.merge.stream import Stream
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # blocks are small; handing each to several threads costs more than it brings
     last = time.monotonic()
 
     def say(done: int) -> None:
@@ -46,6 +50,7 @@ def _stream(job: dict[str, Any], out: TextIO) -> None:
     begin = time.monotonic()
     stream = Stream(Path(job["staging"]), say)
     stream.write(job["plan"]["shards"])
+    torch.set_num_threads(threads)
     _tell(
         out,
         event="streamed",

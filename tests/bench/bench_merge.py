@@ -3,8 +3,8 @@
     python tests/bench/bench_merge.py [--gigabytes 4] [--folder DIR]
 
 The base is written into a temporary folder: bf16, files of 1 GB. Compared are `cp` with fsync of the base, and PEFT's
-way (load, merge_and_unload, save_pretrained), each in a process of its own. The page cache of the base is dropped before
-each (posix_fadvise), so that all three read from the disk.
+way (load, merge_and_unload, save_pretrained), each in a process of its own. The base's pages are dropped before each
+(posix_fadvise), so that all three read from the disk.
 """
 
 from __future__ import annotations
