@@ -89,7 +89,8 @@ def command(
     }
     if path := env.pop("PYTHONPATH", ""):
         env["PYTHONPATH"] = _python_path(path)
-    # Threads that wait by spinning take the cores from those that compute: a step of a busy machine takes 4 times as long.
+    # Threads that wait by spinning take the cores from those that compute; on a busy machine a step took 4 times
+    # as long.
     env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env.update(
         PYTHONSAFEPATH="1",
