@@ -51,7 +51,7 @@ def loadable(folder: Path) -> Path:
 
 
 def test_a_verified_model_and_its_papers(tmp_path: Path) -> None:
-    base = loadable(tmp_path / "base")
+    loadable(tmp_path / "base")
     write_adapter(tmp_path / "adapter", base_model_name_or_path="base")
     done = ftui("merge", tmp_path / "adapter", "--out", tmp_path / "out", "--json")
     assert done.returncode == 0, done.stderr.decode()
