@@ -156,8 +156,11 @@ class _Layer:
         scaled = self.tape.op(BF16 * lin.n_out * t, (up,))
         out = self.tape.op(base.size, (base, scaled), alias=True)
         if n.dora:
-            # the column norm of W + BA, and the two products that the magnitude scales
-            out = self.tape.op(base.size, (out,), (out, base), backward=BF16 * lin.weights, forward=BF16 * lin.weights)
+            # the column norm of W + BA, and the two products that the magnitude scales; BA is made by sending a unit
+            # matrix through the adapter, and W, BA and their sum are in the adapter's type
+            copies, unit = (18, 6) if n.lora_bytes == FP32 and not n.quant else (6, 2)
+            norm = max(unit * lin.n_in**2 + BF16 * lin.weights, BF16 * lin.n_in**2 + copies * lin.weights)
+            out = self.tape.op(base.size, (out,), (out, base), backward=BF16 * lin.weights, forward=norm)
         return out
 
     # --- attention
@@ -220,6 +223,8 @@ class _Layer:
         if n.attention == "eager":
             scores = s.heads * float(t) * n.sequence
             raw = self.tape.op(BF16 * scores, (q, k), (q, k), backward=0.0)
+            if s.softcap:  # Gemma 2: the hyperbolic tangent keeps its result
+                raw = self.tape.op(BF16 * scores, (raw,), forward=BF16 * scores, keep=True)
             soft = self.tape.op(FP32 * scores, (raw,), forward=FP32 * scores, keep=True)
             probs = self.tape.op(BF16 * scores, (soft,))
             return self.tape.op(out_bytes, (probs, v), (probs, v))

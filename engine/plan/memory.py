@@ -10,6 +10,8 @@ from engine.plan.request import Request
 from engine.plan.shapes import Block, Shape
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transients")
+# no sdpa for Gemma 2's softcap and gpt-oss' sinks; Falcon gives it one key head for all queries
+NO_SDPA = ("gemma2", "gpt_oss", "falcon")
 LITGPT_CHUNK = 128  # tokens of one chunk of LitGPT's cross-entropy
 TRL_TILE = 4096 * 8192  # logits that TRL's fused head holds at once
 ZERO_BUCKET = 500_000_000  # DeepSpeed's reduce and prefetch buckets, elements
@@ -39,10 +41,12 @@ class State:
     step: float  # temporary at the optimizer's step
     casts: float  # bf16 copies that autocast keeps through backward
     forward_casts: float  # and those that it keeps only until forward ends
+    end_casts: float  # and those that are left at the end of backward
     trained: float  # parameters that are trained, all GPUs together
     root: float = 0.0  # gathered embedding and head
     gathered: float = 0.0  # gathered layer
     gathered_grads: float = 0.0  # its gradients before they are reduced
+    tail: float = 0.0  # gathered final norm and head, where they are a unit of their own
     root_grads: float = 0.0  # gradients of embedding and head while they are reduced
     buckets: float = 0.0
     adapter: float = 0.0  # the adapter's share of weights + gradients + optimizer, for the breakdown
@@ -65,6 +69,11 @@ class Memory:
     def phase(self, name: str) -> Phase:
         """A phase by name."""
         return next(p for p in self.phases if p.name == name)
+
+
+def in_units(r: Request) -> bool:
+    """FSDP2 as accelerate of transformers 5 prepares it: embedding and head are units of their own, all of it bf16."""
+    return r.sharding == "fsdp2" and r.framework == "hf" and (r.transformers or 0.0) >= 5
 
 
 def numerics(r: Request) -> Numerics:
@@ -90,13 +99,13 @@ def numerics(r: Request) -> Numerics:
         grad_bytes=FP32 if wide else BF16,
         lora=r.lora_targets,
         rank=0 if full else r.lora_r,
-        lora_bytes=BF16 if r.lora_dtype == "bf16" else FP32,
+        lora_bytes=BF16 if r.lora_dtype == "bf16" or in_units(r) else FP32,
         dora=r.use_dora,
         dropout=r.lora_dropout > 0 and not unsloth,
         autocast=not (litgpt or torchtune),
         quant=r.quant if r.method == "qlora" else None,
         residual=FP32 if (wide and not litgpt) or (r.kbit_prepare and r.method == "qlora") else BF16,
-        attention="eager" if r.attn_implementation == "eager" else "flash",
+        attention="eager" if r.attn_implementation == "eager" or _without_sdpa(r) else "flash",
         repeat_kv=repeat,
         fused_norm=r.fused_kernels or liger or r.compile or unsloth,
         fused_mlp=liger or r.compile or unsloth,
@@ -105,6 +114,11 @@ def numerics(r: Request) -> Numerics:
         old_bnb=r.year is not None and r.year <= 2023,
         litgpt=litgpt,
     )
+
+
+def _without_sdpa(r: Request) -> bool:
+    """Whether transformers 5 runs this family's `sdpa` with all scores: it has none, or no fused kernel takes it."""
+    return r.attn_implementation == "sdpa" and (r.transformers or 0.0) >= 5 and r.shape.family in NO_SDPA
 
 
 def quantised_bytes(r: Request) -> float:
@@ -186,11 +200,14 @@ def state(r: Request) -> State:
     step = rule.step_bytes(trained, width, largest(s) if full else trained)
     grads = trained * width
     casts = 0.0 if full or not wide or r.framework in ("litgpt", "torchtune") else BF16 * trained
-    forward_casts = 0.0
+    if in_units(r):
+        casts = 0.0  # gathered in bf16
+    forward_casts, end_casts = 0.0, casts
     if full and wide and r.sharding in ("none", "ddp", "pipeline") and r.framework != "litgpt":
         every = BF16 * float(s.parameters)
-        casts = every if not r.gradient_checkpointing else BF16 * float(s.widest.parameters)
-        forward_casts = every - casts
+        one_layer = BF16 * float(s.widest.parameters)
+        casts = every if not r.gradient_checkpointing else one_layer
+        forward_casts, end_casts = every - casts, min(casts, one_layer)
     if r.optimizer_in_bwd:
         grads, step = width * float(s.widest.parameters if full else trained / s.layers), 0.0
     weights = base + adapter
@@ -210,7 +227,10 @@ def state(r: Request) -> State:
         weights = (weights - replicated) / n + replicated
         states, grads, step = states / n, grads / n, step / n
         extra = {"root": root, "gathered": packed}
-        if full:  # FSDP1 reduces in bf16, FSDP2 in the fp32 that its gradients are kept in
+        if in_units(r):
+            extra["tail"] = BF16 * float(s.head or s.embedding)
+            extra["root"] = root - extra["tail"]
+        elif full:  # FSDP1 reduces in bf16, FSDP2 in the fp32 that its gradients are kept in
             extra["gathered_grads"] = one + (BF16 if mode == "fsdp1" else FP32) * float(s.widest.parameters)
             extra["root_grads"] = root * (2.0 if mode == "fsdp1" else 3.0)
         if r.cpu_offload:
@@ -238,7 +258,8 @@ def state(r: Request) -> State:
         weights, states, grads, step = weights * share, states * share, grads * share, step * share
     return State(
         weights=weights, optimizer=states, gradients=grads, step=step, casts=casts,
-        forward_casts=forward_casts, trained=trained, adapter=0.0 if full else adapter + states + grads, **extra,
+        forward_casts=forward_casts, end_casts=end_casts, trained=trained,
+        adapter=0.0 if full else adapter + states + grads, **extra,
     )  # fmt: skip
 
 
@@ -302,22 +323,34 @@ def memory(r: Request) -> Memory:
         if num.weight_bytes == FP32 and num.trains_base and not num.litgpt:
             saved -= BF16 * sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused)
     loss_peak, loss_kept, head_grad = head_bytes(r)
-    inside = last[1].backward_peak if r.gradient_checkpointing else last[1].backward_peak - last[1].saved
+    inside = max(last[1].backward_peak, last[1].forward_peak)
+    if not r.gradient_checkpointing:
+        inside = last[1].backward_peak - last[1].saved
+        loss_peak = max(loss_peak, last[1].forward_peak - last[1].saved)
     base = {"weights": st.weights + st.casts, "optimizer": st.optimizer}
     ring = st.root + st.gathered + st.buckets
     # in the loss no layer is gathered, unless they stay so for backward
     held = st.gathered * (s.layers if not r.reshard_after_forward else 0) + st.root + st.buckets
     # autocast drops its copies when forward ends; the loss needs a sixth less until then
     in_forward = max(0.0, st.forward_casts - BF16 * s.vocab * r.tokens * (r.loss == "full"))
-    loss = Phase("loss", base | {"activations": saved, "logits": loss_peak, "transients": held + in_forward})
+    if in_units(r):
+        # gathered are the head and the first layer of backward; then that one, the next, and the head's gradients
+        held += st.tail + (st.gathered if r.reshard_after_forward else 0.0)
+        ring = max(2 * st.gathered, held - st.tail) + (st.tail if r.method == "full" else 0.0)
+        held = held if r.reshard_after_forward else ring
+    earlier = st.gradients if r.accumulation > 1 else 0.0  # of the micro-batches before
+    loss = Phase(
+        "loss",
+        base | {"activations": saved, "logits": loss_peak, "gradients": earlier, "transients": held + in_forward},
+    )
     backward = Phase(
         "backward",
         base
         | {
             "activations": saved + inside,
             "logits": loss_kept,
-            "gradients": head_grad,
-            "transients": max(ring, held),
+            "gradients": max(earlier, head_grad) if in_units(r) else earlier + head_grad,
+            "transients": ring if in_units(r) else max(ring, held),
         },
     )
     phases = [loss, backward, _end(r, st, base, last, boundary, head_grad)]
@@ -339,19 +372,30 @@ def _end(
 ) -> Phase:
     """The end of backward: all gradients exist, one layer is recomputed, sharded gradients are being reduced."""
     s = r.shape
-    inside = last[1].backward_peak  # type: ignore[attr-defined]
+    inside = max(last[1].backward_peak, last[1].forward_peak)  # type: ignore[attr-defined]
     activations = inside + boundary
+    base = base | {"weights": st.weights + st.end_casts}
     transients = st.root + st.gathered + st.buckets
     if r.sharding == "fsdp1" and r.method != "full" and r.gradient_checkpointing:
         # FSDP1 hooks the inputs of frozen layers: inputs and their gradients live until backward has ended
         activations = inside + boundary * (2 * s.layers - 2)
-    if r.sharding in ("fsdp1", "fsdp2") and r.method == "full":
+    if in_units(r) and r.method == "full":
+        # the bottom layer and the gathered embedding, the layer above in reduction; or (last) the embedding's gradients
+        missing = (s.embedding + s.widest.parameters) * st.gradients / st.trained if r.accumulation == 1 else 0.0
+        layer_last, table = st.gathered + inside - missing, 2 * BF16 * float(s.embedding)
+        transients, activations = st.gathered + st.root, 0.0
+        transients = max(transients + layer_last, st.root + table)
+    elif r.sharding in ("fsdp1", "fsdp2") and r.method == "full":
         # one layer recomputed, its gradients being reduced, or (last) those of embedding and head
         unreduced = (st.root / BF16 + s.widest.parameters) * st.gradients / st.trained
         activations = 0.0
         transients += max(inside + head - unreduced, st.gathered_grads + head - unreduced, st.root_grads - st.gathered)
     elif r.method == "full":
-        activations = inside - last[1].weight_grads  # type: ignore[attr-defined]
+        # an earlier micro-batch's gradients meet a layer's new ones, or the table's; a tied table has two of its own
+        again = r.accumulation > 1
+        table = s.vocab * s.hidden * st.gradients / st.trained
+        activations = inside - (0.0 if again else last[1].weight_grads)  # type: ignore[attr-defined]
+        activations = max(activations, table * (again or s.tied)) + table * (again and s.tied)
     return Phase(
         "end of backward", base | {"gradients": st.gradients, "activations": activations, "transients": transients}
     )
