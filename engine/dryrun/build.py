@@ -162,10 +162,6 @@ def fill(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> None
                 continue
             if id(parameter) not in done:
                 fresh = nn.Parameter(replace(parameter), requires_grad=parameter.requires_grad)
-                if hasattr(parameter, "quant_state"):
-                    from engine.dryrun import fourbit
-
-                    fourbit.carry_over(parameter, fresh, make)
                 done[id(parameter)] = (fresh, parameter)  # the old one is held: its id must not come again
             module._parameters[name] = done[id(parameter)][0]
         for name, buffer in module._buffers.items():
@@ -174,9 +170,10 @@ def fill(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> None
             if id(buffer) not in done:
                 done[id(buffer)] = (replace(buffer), buffer)
             module._buffers[name] = done[id(buffer)][0]
-        state = getattr(module, "quant_state", None)
-        if state is not None and getattr(module.weight, "quant_state", None) is not None:
-            module.quant_state = module.weight.quant_state
+        if getattr(module, "quant_state", None) is not None:
+            from engine.dryrun import fourbit
+
+            fourbit.fill_scales(module, make)
     for module in model.modules():
         if hasattr(module, "_get_fsdp_state"):
             for group in module._get_fsdp_state()._fsdp_param_groups:

@@ -85,12 +85,11 @@ def _keep_state(module: Any) -> None:
         module.weight.quant_state = module.quant_state
 
 
-def carry_over(old: Any, new: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Give a filled parameter what its meta tensor had; the scales are filled too."""
-    state = old.quant_state
+def fill_scales(module: Any, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Give a layer its scales, which are no parameters: every rank keeps all of them."""
+    state = module.quant_state
     for part in (state, state.state2):
-        if part is not None and part.absmax.is_meta:
+        if part is not None:
             part.absmax, part.code = make(part.absmax), make(part.code)
-    if state.offset is not None and state.offset.is_meta:
+    if state.offset is not None:
         state.offset = make(state.offset)
-    new.quant_state, new.quant_type, new.compress_statistics = state, old.quant_type, old.compress_statistics

@@ -138,6 +138,8 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
     attention = r.attn_implementation if r.attn_implementation in ("eager", "sdpa") else "flash"
     if attention == "flash":
         notes.append(_("run with sdpa, which holds what {name} does").format(name=r.attn_implementation))
+    if r.sharding == "fsdp2" and r.accumulation > 1:
+        notes.append(_("gradients are reduced after each micro-batch (sync_each_batch), not kept whole until the last"))
     packed = r.packing
     return Spec(
         config={k: v for k, v in config.items() if k not in NOT_SHAPE},
