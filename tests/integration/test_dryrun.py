@@ -161,7 +161,7 @@ def test_the_command_shows_both_tiers_and_remembers(request_words, house):
     assert sum(document["breakdown"].values()) == pytest.approx(document["allocated_gb"], abs=0.004)
     assert "dry run: loading" not in again.stderr
     # near the limit a guess from two depths is not good enough
-    limit = str(document["needs_gb"] * 1.02)
+    limit = str(document["needs_gb"])
     near = plan(*[w for w in request_words if w not in ("--gpu", "H100")], "--gpu-memory-gb", limit, "--json")
     assert json.loads(near.stdout)["dry_run"]["depths"] == [20]
 
