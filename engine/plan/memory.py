@@ -13,6 +13,7 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transien
 # no sdpa for Gemma 2's softcap and gpt-oss' sinks; Falcon gives it one key head for all queries
 NO_SDPA = ("gemma2", "gpt_oss", "falcon")
 LITGPT_CHUNK = 128  # tokens of one chunk of LitGPT's cross-entropy
+TRL_WIDTH = 32768  # columns of a tile of TRL's fused head since it has kernels of its own
 TRL_TILE = 4096 * 8192  # logits that TRL's fused head holds at once
 ZERO_BUCKET = 500_000_000  # DeepSpeed's reduce and prefetch buckets, elements
 ZERO3_LIVE = 1_000_000_000  # stage3_max_live_parameters
@@ -293,6 +294,8 @@ def head_bytes(r: Request) -> tuple[float, float, float]:
         return norm + (BF16 + FP32) * v * t + 2 * FP32 * v * t / 8, 0.0, grad
     if r.loss == "chunked" or r.framework == "unsloth":
         tile = 10.0 * min(float(TRL_TILE), v * min(t, 4096.0))
+        if (r.transformers or 0.0) >= 5 and r.framework == "hf":  # folded in place; as wide for a small vocabulary
+            tile = BF16 * TRL_WIDTH * min(t, 4096.0)
         return norm + (2 * BF16 + FP32) * d * t + tile + (FP32 * v * d if full else 0.0), 0.0, grad
     if r.loss == "liger":
         rows = t / max(1.0, v / d)  # its chunks make V/d pieces of the batch
@@ -331,8 +334,9 @@ def memory(r: Request) -> Memory:
     ring = st.root + st.gathered + st.buckets
     # in the loss no layer is gathered, unless they stay so for backward
     held = st.gathered * (s.layers if not r.reshard_after_forward else 0) + st.root + st.buckets
-    # autocast drops its copies when forward ends; the loss needs a sixth less until then
-    in_forward = max(0.0, st.forward_casts - BF16 * s.vocab * r.tokens * (r.loss == "full"))
+    # autocast drops its copies when forward ends; a part of the loss comes later
+    later = BF16 * s.vocab * r.tokens if r.loss == "full" else FP32 * s.vocab * s.hidden
+    in_forward = max(0.0, st.forward_casts - later)
     if in_units(r):
         # gathered are the head and the first layer of backward; then that one, the next, and the head's gradients
         held += st.tail + (st.gathered if r.reshard_after_forward else 0.0)
