@@ -340,7 +340,7 @@ run_tests() {
     "$VENV"/bin/$check || failed+=" ${check%% *}"
   done
   [[ -z $failed ]] || say "failed:$failed; the tests are run all the same, and this call fails"
-  workers=$(nproc)
+  workers=$(env -u OMP_NUM_THREADS nproc) # which heeds that variable
   ((workers <= 4)) || workers=4 # most tests wait; the heavy ones load torch, a few GB each
   "$PYTHON" -m pytest -m "not soak" -n "$workers" --dist loadfile "$@" || code=$?
   [[ -z $failed ]] || ((code)) || code=1
