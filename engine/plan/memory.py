@@ -133,12 +133,15 @@ def quantised_bytes(r: Request) -> float:
     }[r.quant]
 
 
-def adapter_parameters(r: Request) -> float:
-    """Parameters that an adapter trains: A and B of each matrix, DoRA's magnitudes, whole modules to save."""
+def adapter_parameters(r: Request, *, fused: bool = True) -> float:
+    """Parameters that an adapter trains: A and B of each matrix, DoRA's magnitudes, whole modules to save.
+
+    Without `fused`, those on transformers 5's fused experts are left out.
+    """
     total = 0
     for block in r.shape.blocks:
         for lin in block.linears:
-            if lin.name in r.lora_targets:
+            if lin.name in r.lora_targets and (fused or lin.copies == 1 or r.experts_quantised):
                 # transformers 5's experts have gate and up in one parameter, which PEFT gives twice the rank
                 twice = lin.copies > 1 and not r.experts_quantised and lin.name != "down_proj"
                 sides = lin.n_in + lin.n_out * (2 if twice else 1)
@@ -200,7 +203,9 @@ def state(r: Request) -> State:
     states = trained * rule.state_bytes(width)
     step = rule.step_bytes(trained, width, largest(s) if full else trained)
     grads = trained * width
-    casts = 0.0 if full or not wide or r.framework in ("litgpt", "torchtune") else BF16 * trained
+    casts = 0.0
+    if not full and wide and r.framework not in ("litgpt", "torchtune"):
+        casts = BF16 * adapter_parameters(r, fused=False)  # PEFT adds those of fused experts to the weights in fp32
     if in_units(r):
         casts = 0.0  # gathered in bf16
     forward_casts, end_casts = 0.0, casts
