@@ -66,6 +66,7 @@ def test_the_tiny_model_takes_what_its_dry_run_says(tiny, tmp_path):
     assert max(abs(error) for error in errors.values()) < WITHIN, errors
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_125_million_parameters_take_what_their_dry_run_says(tmp_path):
     from tests.support.dryrun import SMALL, save_model
@@ -153,11 +154,9 @@ def test_the_command_shows_both_tiers_and_remembers(request_words, house):
     assert all(len(line) <= 80 for line in tiers.splitlines())
     assert "dry run: loading" in first.stderr
     again = plan(*request_words, "--json")
-    closed = json.loads(again.stdout)
-    document = closed["dry_run"]
+    document = json.loads(again.stdout)["dry_run"]
     assert document["cached"] and document["depths"] == [4, 6] and document["layers"] == 20
-    ratio = closed["per_gpu"]["allocated_gb"] / document["allocated_gb"]
-    assert document["difference"] == pytest.approx(ratio - 1, abs=0.1)  # a small model, rounded to MB
+    assert abs(document["difference"]) < 0.05
     assert sum(document["breakdown"].values()) == pytest.approx(document["allocated_gb"], abs=0.004)
     assert "dry run: loading" not in again.stderr
     # near the limit a guess from two depths is not good enough
