@@ -39,7 +39,7 @@ def save_model(config: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
-def load(spec: Spec, folder: Path) -> Any:
+def load(spec: Spec, folder: Path, device: str = "cpu") -> Any:
     """The model as the engine loads it."""
     dtype = torch.float32 if spec.bf16_master == "fp32" else torch.bfloat16
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": spec.attention}
@@ -51,14 +51,14 @@ def load(spec: Spec, folder: Path) -> Any:
             bnb_4bit_compute_dtype=torch.bfloat16,
             bnb_4bit_quant_storage=torch.bfloat16 if spec.sharding == "fsdp2" else torch.uint8,
         )
-        options["device_map"] = {"": "cpu"}
+        options["device_map"] = {"": device}
     model = AutoModelForCausalLM.from_pretrained(folder, **options)
     model.config.use_cache = False
     return model
 
 
-def trainer(spec: Spec, folder: Path, out: Path, **more: Any) -> SFTTrainer:
-    """TRL's trainer for a few steps of the spec, on the CPU in bf16."""
+def trainer(spec: Spec, folder: Path, out: Path, device: str = "cpu", **more: Any) -> SFTTrainer:
+    """TRL's trainer for a few steps of the spec, in bf16."""
     peft = None
     if spec.method != "full":
         peft = LoraConfig(
@@ -68,12 +68,12 @@ def trainer(spec: Spec, folder: Path, out: Path, **more: Any) -> SFTTrainer:
     args = SFTConfig(
         output_dir=str(out), max_steps=4 if spec.ranks > 1 else 2, bf16=True,
         per_device_train_batch_size=spec.rows, max_length=spec.length,
-        use_cpu=True, gradient_checkpointing=spec.checkpointing, optim=spec.optim, report_to=[], save_strategy="no",
+        use_cpu=device == "cpu", gradient_checkpointing=spec.checkpointing, optim=spec.optim, report_to=[], save_strategy="no",
         gradient_accumulation_steps=spec.accumulation, dataset_kwargs={"skip_prepare_dataset": True},
         disable_tqdm=True, **more,
     )  # fmt: skip
     return SFTTrainer(
-        model=load(spec, folder), args=args, train_dataset=Dataset.from_list(rows), peft_config=peft,
+        model=load(spec, folder, device), args=args, train_dataset=Dataset.from_list(rows), peft_config=peft,
         processing_class=AutoTokenizer.from_pretrained(folder),
     )  # fmt: skip
 
@@ -110,6 +110,25 @@ def real_peak(spec: Spec, folder: Path, out: Path) -> float:
     del run, profile, events
     gc.collect()
     return float(held + peak - before)
+
+
+class CudaSecondStep(TrainerCallback):
+    """Begins the peak anew with the second step."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def cuda_peak(spec: Spec, folder: Path, out: Path) -> float:
+    """Bytes that the trainer's last step allocates on the GPU at its peak."""
+    run = trainer(spec, folder, out, device="cuda")
+    run.add_callback(CudaSecondStep())
+    run.train()
+    peak = float(torch.cuda.max_memory_allocated())
+    del run
+    gc.collect()
+    return peak
 
 
 def memory_events(profile: Any) -> list[Any]:
