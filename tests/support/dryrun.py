@@ -68,7 +68,8 @@ def trainer(spec: Spec, folder: Path, out: Path, device: str = "cpu", **more: An
     args = SFTConfig(
         output_dir=str(out), max_steps=4 if spec.ranks > 1 else 2, bf16=True,
         per_device_train_batch_size=spec.rows, max_length=spec.length,
-        use_cpu=device == "cpu", gradient_checkpointing=spec.checkpointing, optim=spec.optim, report_to=[], save_strategy="no",
+        use_cpu=device == "cpu", gradient_checkpointing=spec.checkpointing, optim=spec.optim,
+        report_to=[], save_strategy="no",
         gradient_accumulation_steps=spec.accumulation, dataset_kwargs={"skip_prepare_dataset": True},
         disable_tqdm=True, **more,
     )  # fmt: skip
