@@ -73,7 +73,9 @@ def show(argv: Sequence[str], workspace: Workspace) -> int | None:
     if not usable():
         return None
     arguments = plan(argv, workspace, _sessions())
-    environment = {**os.environ, "TERM": known_terminal(os.environ.get("TERM", ""))}
+    # The server keeps the environment of the client that starts it, for every pane to come.
+    environment = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+    environment["TERM"] = known_terminal(os.environ.get("TERM", ""))
     sys.stdout.flush()
     sys.stderr.flush()
     with subprocess.Popen(arguments, env=environment) as client:
@@ -86,7 +88,7 @@ def _wait(client: subprocess.Popen[bytes]) -> int:
 
     def pass_on(number: int, _frame: object) -> None:
         asked.append(number)
-        client.send_signal(number)
+        os.kill(client.pid, number)  # not send_signal: that looks first whether it has ended, and so takes our wait
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP)}
     before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -96,7 +98,7 @@ def _wait(client: subprocess.Popen[bytes]) -> int:
             if not os.WIFSTOPPED(status):
                 break
             os.kill(os.getpid(), signal.SIGSTOP)  # for the shell; until its `fg`
-            client.send_signal(signal.SIGCONT)
+            os.kill(client.pid, signal.SIGCONT)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -165,7 +165,8 @@ def test_the_launchers_environment(tmp_path: Path) -> None:
     assert argv[argv.index("--nproc-per-node") + 1] == "2"
     assert env == {
         "PATH": "/bin", "PYTHONPATH": "/usr/lib/extra", "PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TOKENIZERS_PARALLELISM": "false", "FTUI_RUN": str(run.path), "FTUI_ATTEMPT": "3", "FTUI_RESUME_FROM": "",
+        "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE",
+        "FTUI_RUN": str(run.path), "FTUI_ATTEMPT": "3", "FTUI_RESUME_FROM": "",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,GPU-1",
     }  # fmt: skip
 
