@@ -72,8 +72,8 @@ def test_what_the_libraries_write(tmp_path):
     def sharded(step, content):
         folder = checkpoint(step)
         (folder / "optimizer.pt").unlink()
-        dcp.save({"model": content}, checkpoint_id=str(folder / "pytorch_model_fsdp_0"))
-        dcp.save({"optimizer": optimizer.state_dict()}, checkpoint_id=str(folder / "optimizer_0"))
+        dcp.save({"model": content}, checkpoint_id=str(folder / "pytorch_model_fsdp_0"), no_dist=True)
+        dcp.save({"optimizer": optimizer.state_dict()}, checkpoint_id=str(folder / "optimizer_0"), no_dist=True)
         return folder
 
     sharded(5, weights)
