@@ -7,6 +7,7 @@ from typing import Any
 METHODS = ("lora", "qlora", "full")
 TASKS = ("sft", "dpo", "pretrain")
 SHARDINGS = ("auto", "none", "ddp", "fsdp2", "zero2", "zero3", "pipeline")
+GUARDS = ("ignore", "warn", "stop", "rollback")
 
 OWN: dict[str, dict[str, Any]] = {
     "method": {
@@ -90,6 +91,45 @@ OWN: dict[str, dict[str, Any]] = {
         "types": ["str", "null"],
         "default": None,
         "help": "A chat template (.jinja) or a tokenizer folder to take it from",
+    },
+    "on_nan": {
+        "types": ["str"],
+        "default": "stop",
+        "choices": GUARDS,
+        "help": "When the loss is no number: go on, say so, stop, or go back to the newest good checkpoint",
+    },
+    "on_loss_spike": {
+        "types": ["str"],
+        "default": "warn",
+        "choices": GUARDS,
+        "help": "When the loss jumps above loss_spike_factor times what it was and stays there",
+    },
+    "on_eval_rise": {
+        "types": ["str"],
+        "default": "warn",
+        "choices": GUARDS,
+        "help": "When eval_rise_patience evaluations in a row are worse than the best one",
+    },
+    "loss_spike_factor": {
+        "types": ["float"],
+        "default": 2.0,
+        "help": "How many times the median of the last 50 losses the newest five must be to count as a spike",
+    },
+    "eval_rise_patience": {
+        "types": ["int"],
+        "default": 3,
+        "help": "How many evaluations in a row above the best one count as a rise",
+    },
+    "max_rollbacks": {"types": ["int"], "default": 2, "help": "Rollbacks after which the run stops instead"},
+    "hang_after_s": {
+        "types": ["float"],
+        "default": 600.0,
+        "help": "Seconds without a sign of life after which the ranks count as hanging; 0 never",
+    },
+    "hang_factor": {
+        "types": ["float"],
+        "default": 20.0,
+        "help": "Step times without a sign of life that must pass as well before the ranks count as hanging",
     },
     "retention": {"types": ["dict", "null"], "default": None, "help": "Rules for keeping checkpoints"},
     "backup": {"types": ["dict", "str", "null"], "default": None, "help": "Where checkpoints are copied to"},

@@ -51,6 +51,12 @@ RANGES: dict[str, str] = {
     "ddp_timeout": "[1, 1e7]",
     "ddp_bucket_cap_mb": "[1, 1e6]",
     "local_rank": "[-1, 1024]",
+    # supervision
+    "loss_spike_factor": "(1, 1000]",
+    "eval_rise_patience": "[1, 1000]",
+    "max_rollbacks": "[0, 100]",
+    "hang_after_s": "[0, 1e6]",
+    "hang_factor": "[1, 100000]",
     # LoRA
     "lora_r": "[1, 65536]",
     "lora_alpha": "[1, 1e6]",
