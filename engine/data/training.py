@@ -16,6 +16,12 @@ from engine.data.worker import Block, Options, can_be_kept, check_block
 from engine.findings import Finding
 from engine.text import _
 
+# The forms of rows that each task trains on.
+FORMS = {
+    "sft": frozenset(("messages", "sharegpt", "alpaca", "prompt_completion", "text")),
+    "dpo": frozenset(("preference",)),
+    "pretrain": frozenset(("text",)),
+}
 # Errors of a file by which no row is lost: it has none, or it was read through a conversion.
 HARMLESS = frozenset((("empty_file", ""), ("encoding", "utf")))
 
@@ -29,19 +35,20 @@ class Row(NamedTuple):
     columns: dict[str, Any] | None
 
 
-def rows(path: Path, tally: Tally, text_field: str = "text") -> Iterator[Row]:
+def rows(path: Path, tally: Tally, text_field: str = "text", task: str = "sft") -> Iterator[Row]:
     """The rows of a file in order, those that cannot be trained on with the form None.
 
     Args:
         path: the file.
         tally: gets what is wrong with the file itself.
         text_field: the column of plain text.
+        task: what the rows are for (see FORMS).
 
     Raises:
         UsageError: the file may not be read, or needs a package that is missing.
     """
     for line, value in reader.values(reader.blocks(path, tally)):
-        taken = _take(value, text_field)
+        taken = _take(value, text_field, FORMS[task])
         yield Row(line, value, *(taken or (None, None)))
 
 
@@ -49,13 +56,13 @@ def _say(*_words: Any, **_more: Any) -> None:
     """What is wrong with a row is found out when somebody asks: `problem`."""
 
 
-def _take(value: Any, text_field: str) -> tuple[str, dict[str, Any]] | None:
+def _take(value: Any, text_field: str, wanted: frozenset[str]) -> tuple[str, dict[str, Any]] | None:
     if not isinstance(value, dict):
         return None
     if text_field != "text":
         value = forms.rename(value, {"text": text_field})
     form, _used = forms.recognize(value)
-    if form in ("", "preference"):
+    if form not in wanted:
         return None
     row = forms.make_row(value, form, _say)
     turns.check(row, _say)
@@ -67,6 +74,13 @@ def _take(value: Any, text_field: str) -> tuple[str, dict[str, Any]] | None:
     extra: dict[str, Any] = {"tools": row.tools} if row.tools else {}
     if value.get("chat_template_kwargs") is not None:
         extra["chat_template_kwargs"] = value["chat_template_kwargs"]
+    if row.chosen is not None and row.rejected is not None:
+        if row.plain:
+            texts = {"prompt": value.get("prompt", ""), "chosen": value["chosen"], "rejected": value["rejected"]}
+            return "preference", {**texts, **extra}
+        return "preference (messages)", {
+            "prompt": row.messages, "chosen": row.chosen, "rejected": row.rejected, **extra
+        }  # fmt: skip
     if form != "prompt_completion":
         return "messages", {"messages": row.messages, **extra}
     if row.plain:
@@ -80,17 +94,23 @@ def options(text_field: str) -> Options:
     return Options() if text_field == "text" else Options({"text": text_field})
 
 
-def problem(row: Row, text_field: str = "text") -> Finding:
+def _wrong_form(task: str) -> tuple[str, str]:
+    """What is said of a whole row that another task would train on, and what helps."""
+    if task == "dpo":
+        return _("task: dpo trains on rows with prompt, chosen and rejected"), _("use task: sft for single answers")
+    if task == "pretrain":
+        return _("task: pretrain trains on rows of plain text"), _('write {"text": …} a row, or use task: sft')
+    return _("rows of two answers to choose from cannot be trained with task: sft"), _("give one answer a row")
+
+
+def problem(row: Row, text_field: str = "text", task: str = "sft") -> Finding:
     """Why a row without a form cannot be trained on, in the words of `ftui data check`."""
     tally = check_block(Block(0, 0, [(row.line, row.value)]), options(text_field)).tally
     for finding in tally.findings(""):
         if finding.level == "error":
             return finding
     if isinstance(row.value, dict):
-        detail, fix = (
-            _("rows of two answers to choose from cannot be trained with task: sft"),
-            _("give one answer a row"),
-        )
+        detail, fix = _wrong_form(task)
         return Finding("wrong_form", "error", detail, fix, [row.line])
     detail = _("bytes that are not UTF-8")
     return Finding("encoding", "error", detail, _("convert the file: iconv -f OLD -t UTF-8"), [row.line])

@@ -46,13 +46,14 @@ def look(recipe: Recipe, *, seconds: float = SECONDS) -> list[Finding]:
     found: list[Finding] = []
     for key in DATA_KEYS:
         if is_path(key, value := recipe.get(key)):
-            for finding in _source(str(value), str(recipe.get("dataset_text_field") or "text"), until):
+            text_field = str(recipe.get("dataset_text_field") or "text")
+            for finding in _source(str(value), text_field, recipe.task, until):
                 finding.key = key
                 found.append(finding)
     return found
 
 
-def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
+def _source(name: str, text_field: str, task: str, until: float) -> Iterator[Finding]:
     from engine.data import sources
 
     seen = _Seen()
@@ -62,7 +63,7 @@ def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
             if time.monotonic() > until:
                 seen.whole = False
                 break
-            for finding in _file(file, text_field, until, seen):
+            for finding in _file(file, text_field, task, until, seen):
                 if finding.level == "error":
                     finding.extra[FORCIBLE] = True
                 if finding.level != "note":
@@ -84,7 +85,7 @@ def _source(name: str, text_field: str, until: float) -> Iterator[Finding]:
         yield Finding("data_sampled", "note", detail, fix, extra={"file": name})
 
 
-def _file(file: Path, text_field: str, until: float, seen: _Seen) -> Iterator[Finding]:
+def _file(file: Path, text_field: str, task: str, until: float, seen: _Seen) -> Iterator[Finding]:
     from engine.data import training
     from engine.data.tally import Tally
     from engine.data.worker import Block, check_block
@@ -93,7 +94,7 @@ def _file(file: Path, text_field: str, until: float, seen: _Seen) -> Iterator[Fi
     closely: list[tuple[int, Any]] = []
     bad: dict[tuple[str, str | None], Finding] = {}
     named = 0
-    for row in training.rows(file, tally, text_field):
+    for row in training.rows(file, tally, text_field, task):
         seen.rows += 1
         if row.form is not None:
             seen.good += 1
@@ -102,7 +103,7 @@ def _file(file: Path, text_field: str, until: float, seen: _Seen) -> Iterator[Fi
                 closely.append((row.line, row.value))
         elif named < NAMED:
             named += 1
-            why = training.problem(row, text_field)
+            why = training.problem(row, text_field, task)
             known = bad.setdefault((why.kind, why.subtype), why)
             if known is not why:
                 known.lines.append(row.line)

@@ -99,13 +99,16 @@ def _bad(file: Path, line: int | None, what: str, fix: str = "") -> UsageError:
     )
 
 
-def read(files: Iterable[Path], text_field: str = "text", left_out: LeftOut | None = None) -> Iterator[Row]:
+def read(
+    files: Iterable[Path], text_field: str = "text", left_out: LeftOut | None = None, task: str = "sft"
+) -> Iterator[Row]:
     """The rows of all files.
 
     Args:
         files: what `resolve` found.
         text_field: the column of plain text.
         left_out: counts the rows that cannot be trained on, instead of an error at the first of them.
+        task: what the rows are for: each trains on forms of its own.
 
     Raises:
         UsageError: a row that cannot be trained on, with its file and line; or rows of different forms.
@@ -113,9 +116,9 @@ def read(files: Iterable[Path], text_field: str = "text", left_out: LeftOut | No
     first: str | None = None
     for file in files:
         tally = Tally()
-        for row in training.rows(file, tally, text_field):
+        for row in training.rows(file, tally, text_field, task):
             if row.form is None:
-                why = training.problem(row, text_field)
+                why = training.problem(row, text_field, task)
                 error = _bad(file, row.line, why.detail, why.fix)
             elif first is not None and row.form != first:
                 what = _("this row is of the form {own}, the rows before are {form}")

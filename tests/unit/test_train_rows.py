@@ -192,3 +192,17 @@ def test_what_the_supervisor_imports_loads_no_torch() -> None:
     code += "print(sorted({'torch', 'transformers', 'trl', 'peft', 'datasets'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_each_task_takes_rows_of_its_own_form(tmp_path: Path) -> None:
+    pair = {"prompt": "Why?", "chosen": "Because.", "rejected": "No."}
+    (row,) = rows.read([written(tmp_path, pair)], task="dpo")
+    assert row.values == pair
+    turns = [{"role": "user", "content": "Why?"}]
+    good, bad = ([*turns, {"role": "assistant", "content": text}] for text in ("Because.", "No."))
+    (row,) = rows.read([written(tmp_path, {"chosen": good, "rejected": bad})], task="dpo")
+    assert row.values == {"prompt": turns, "chosen": good[1:], "rejected": bad[1:]}
+    for task, value in (("dpo", {"messages": good}), ("pretrain", {"messages": good}), ("sft", pair)):
+        with pytest.raises(UsageError) as error:
+            list(rows.read([written(tmp_path, value)], task=task))
+        assert f"task: {task}" in error.value.what
