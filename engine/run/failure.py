@@ -14,7 +14,9 @@ from engine.text import _
 from engine.workspace import RunFolder
 
 # What comes out the same however often it is tried.
-FINAL_KINDS = frozenset({"usage", "recipe", "data", "not_supported", "unsupported", "does_not_fit", "gate"})
+FINAL_KINDS = frozenset(
+    {"usage", "recipe", "data", "not_supported", "unsupported", "does_not_fit", "gate", "loss_not_finite"}
+)
 FULL_BELOW = 64 * 1024
 FINAL_CODES = frozenset({2, 3, 4})
 _NO_MODULE = re.compile(

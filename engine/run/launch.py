@@ -1,4 +1,4 @@
-"""Starting a run, taking one up again, and clearing away what a lost one left behind."""
+"""Starting a run, handing it to its supervisor, and clearing away what a lost one left behind."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from engine import journal
-from engine.errors import DoesNotFit, FtuiError, GateError, UsageError
+from engine.errors import DoesNotFit, FtuiError, UsageError
 from engine.files import Lock, fsync_dir, write_atomic, write_json
 from engine.findings import Finding
 from engine.process import ProcessId, end_all, marked
 from engine.process.daemon import daemonize, own_environment
-from engine.run import planned
 from engine.run.background import ensure_keeper
-from engine.run.gpus import Placement, place
+from engine.run.gpus import Placement
 from engine.run.planned import PlanRefused, refuse
 from engine.run.prepare import Prepared, RecipeError, prepare
-from engine.run.status import LIVE, held_s, state_of
 from engine.text import _
-from engine.workspace import RunFolder, Workspace, locate
+from engine.workspace import RunFolder, Workspace
 
-__all__ = ["PlanRefused", "RecipeError", "Started", "leftovers", "reap", "resume", "start"]
+__all__ = ["PlanRefused", "RecipeError", "Started", "leftovers", "reap", "start"]
 READY_S = 60.0
-LISTED = 20  # checkpoints named in an error
 LOCK_WAIT_S = 1.5  # a supervisor that has written its end lets go of the lock within this
 REAP_GRACE_S = 60.0  # ranks that lost their supervisor save before they end
 
 
 @dataclass
 class Started:
-    """A run that is going: `pid` is its supervisor's."""
+    """A run that is going: `pid` is its supervisor's; `resumed` compares a resume with what was before."""
 
     run: RunFolder
     pid: int
     findings: list[Finding] = field(default_factory=list)
+    resumed: dict[str, Any] | None = None
 
 
 def start(
@@ -66,7 +64,7 @@ def start(
     from engine import settings
 
     python, restarts = settings.training_python(), settings.load().max_restarts
-    _can_train(python)
+    can_train(python)
     ready = prepare(workspace, recipe, overrides, force=force)
     try:
         refuse(ready.planned, where=str(ready.source), force=force)
@@ -75,17 +73,17 @@ def start(
             _fill(folder, final_name, ready, list(overrides), force=force)
 
         run = workspace.claim_run(name, ready.source.stem, fill)
-        lock = _take_lock(run)
+        lock = take_lock(run)
         try:
-            process = _supervise(run, lock, ready.placement, python=python, max_restarts=restarts)
+            process = supervise(run, lock, ready.placement, python=python, max_restarts=restarts)
         finally:
             lock.release()
-        return Started(run, process.pid, ready.findings + _ensure_keeper(workspace))
+        return Started(run, process.pid, ready.findings + keeper_findings(workspace))
     finally:
         ready.placement.release()
 
 
-def _can_train(python: str) -> None:
+def can_train(python: str) -> None:
     """Whether there is such an interpreter at all; what it holds, its own process says.
 
     Raises:
@@ -143,7 +141,7 @@ def _fill(folder: RunFolder, name: str, ready: Prepared, overrides: list[str], *
     fsync_dir(folder.path)
 
 
-def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str, max_restarts: int) -> ProcessId:
+def supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str, max_restarts: int) -> ProcessId:
     """Start the supervisor; it goes on holding the locks that we took for it."""
     gpu_locks = [held.fileno() for held in placement.locks]
     argv = [sys.executable, "-m", "engine.run.supervisor", str(run.path), "--python", python]
@@ -171,7 +169,7 @@ def _supervise(run: RunFolder, lock: Lock, placement: Placement, *, python: str,
         raise
 
 
-def _ensure_keeper(workspace: Workspace) -> list[Finding]:
+def keeper_findings(workspace: Workspace) -> list[Finding]:
     """The keeper watches over the run; a run goes on without it, so its failure is a warning."""
     try:
         ensure_keeper(workspace)
@@ -180,142 +178,23 @@ def _ensure_keeper(workspace: Workspace) -> list[Finding]:
     return []
 
 
-def _take_lock(run: RunFolder) -> Lock:
+def take_lock(run: RunFolder) -> Lock:
+    """The run's lock, which its supervisor will hold.
+
+    Raises:
+        UsageError: a supervisor (or another command) has it.
+    """
     lock = Lock(run.lock)
     deadline = time.monotonic() + LOCK_WAIT_S
     while not lock.acquire():
         if time.monotonic() > deadline:
-            raise _busy(run)
+            raise busy(run)
         time.sleep(0.05)
     return lock
 
 
-def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None) -> Started:
-    """Take a run up again from its newest sealed checkpoint.
-
-    Args:
-        run: a run that nobody supervises.
-        step: the checkpoint to go on from instead.
-        gpus: how many GPUs; by default as many as before. The global batch stays what it was.
-
-    Raises:
-        UsageError: the run is alive, done, or its global batch cannot be divided among that many GPUs.
-        GateError: there is nothing to resume from.
-        FtuiError: no GPU is free, leftover ranks cannot be ended, or the supervisor did not come up.
-    """
-    from engine import settings
-
-    python, restarts = settings.training_python(), settings.load().max_restarts
-    _can_train(python)
-    lock = _take_lock(run)
-    try:
-        state = run.read_state()
-        if state_of(state) in LIVE:  # the command that starts it has not handed over yet
-            raise _busy(run)
-        if state.get("state") == "done":
-            raise UsageError(
-                _("{run} is done: there is nothing left to train").format(run=run.name),
-                where=str(run.path),
-                fix=_("start a new run with more steps or epochs"),
-                kind="already_done",
-            )
-        reap(run)
-        return _resume(run, lock, state, step, gpus, python, restarts)
-    finally:
-        lock.release()
-
-
-def _resume(
-    run: RunFolder, lock: Lock, state: dict[str, Any], step: int | None, gpus: int | None, python: str, restarts: int
-) -> Started:
-    from engine.checkpoint import ledger
-    from engine.run.progress import from_checkpoint
-    from engine.run.statefile import fresh
-
-    entry = ledger.newest(run.checkpoints, step=step)
-    skipped = [f"{found.path.name}: {found.problem}" for found in ledger.problems(run.checkpoints)]
-    if entry is None:
-        raise _nothing_to_resume(run, step, skipped)
-    before: list[str] = state.get("gpus") or []
-    workspace = Workspace(run.path.parent.parent) if run.path.parent.name == "runs" else locate()
-    placement = place(workspace, count=len(before) if gpus is None else gpus)
-    try:
-        if len(placement.gpus) != len(before):
-            _resolve_again(run, workspace, placement)
-        old = {key: state[key] for key in ("created", "max_steps", "restarts") if key in state}
-        now = fresh(
-            run.name,
-            **old,
-            **from_checkpoint(run, entry),
-            earlier_s=held_s(state),
-            attempt=_last_attempt(run, state) + 1,
-            supervisor=ProcessId.current().to_json(),
-            device=placement.device,
-            world_size=placement.ranks,
-            gpus=list(placement.gpus),
-        )
-        write_json(run.state, now)
-        events = journal.JournalWriter(run.events)
-        events.append("resumed", attempt=now["attempt"], resumed_from=str(entry.path), skipped=skipped)
-        events.close()
-        process = _supervise(run, lock, placement, python=python, max_restarts=restarts)
-        return Started(run, process.pid, _ensure_keeper(workspace))
-    finally:
-        placement.release()
-
-
-def _last_attempt(run: RunFolder, state: dict[str, Any]) -> int:
-    newest = (journal.last(run.journal) or {}).get("attempt")
-    known = [number for number in (state.get("attempt"), newest) if isinstance(number, int)]
-    return max(known, default=1)
-
-
-def _resolve_again(run: RunFolder, workspace: Workspace, placement: Placement) -> None:
-    """The same recipe on another number of GPUs; the global batch stays what it was."""
-    from engine.recipe import defaults
-
-    document = run.read_resolved()
-    recipe, origin = document["recipe"], document["origin"]
-    given = {key: recipe[key] for key, where in origin.items() if where in ("recipe", "override") and key in recipe}
-    given.pop("gradient_accumulation_steps", None)
-    given["global_batch_size"] = total = recipe["global_batch_size"]
-    try:
-        resolved = defaults.fill(given, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
-    except UsageError as error:
-        each = recipe["per_device_train_batch_size"]
-        fitting = ", ".join(str(n) for n in range(1, total // each + 1) if total % (each * n) == 0)
-        raise UsageError(
-            _("a global batch of {total} in pieces of {each} cannot be divided among {n} GPUs").format(
-                total=total, each=each, n=len(placement.gpus)
-            ),
-            where="global_batch_size",
-            fix=_("use --gpus with one of: {numbers}").format(numbers=fitting),
-            kind="batch_not_divisible",
-        ) from error
-    write_json(run.resolved, {**document, "recipe": resolved})
-    plan = planned.make(workspace.root, resolved, placement, given=given, auto=False)
-    if plan.document is None:
-        run.plan.unlink(missing_ok=True)  # that of the other number of GPUs says nothing any more
-    else:
-        write_json(run.plan, plan.document)
-
-
-def _nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:
-    from engine.checkpoint import ledger
-
-    what = _("{run} has no complete checkpoint to resume from").format(run=run.name)
-    if step is not None:
-        what = _("{run} has no complete checkpoint of step {step}").format(run=run.name, step=step)
-    if skipped:
-        what += ": " + "; ".join(skipped[:3])
-    source = run.read_resolved().get("source") or run.recipe
-    fix = _("start again: ftui run {recipe}").format(recipe=source)
-    if there := [str(entry.step) for entry in ledger.list(run.checkpoints) if entry.resumable]:
-        fix = _("there are: {steps}").format(steps=", ".join(there[-LISTED:]))
-    return GateError(what, where=str(run.checkpoints), fix=fix, kind="nothing_to_resume")
-
-
-def _busy(run: RunFolder) -> FtuiError:
+def busy(run: RunFolder) -> FtuiError:
+    """The error of a command that wants a run to itself which is being run."""
     return UsageError(
         _("{run} is being run already").format(run=run.name),
         where=str(run.lock),

@@ -16,7 +16,7 @@ import pytest
 from engine import keeper
 from engine.journal import read_all
 from engine.process import read_stat
-from engine.run import control, launch, status
+from engine.run import control, launch, resuming, status
 from engine.workspace import Workspace
 from tests.support.runs import StandIn, at_step, ended, supervisor_of, wait_for
 
@@ -87,7 +87,7 @@ def test_a_lost_run_is_noticed_cleared_and_noted_once(stand_in: StandIn, monkeyp
     wait_for(lambda: keeper.status(stand_in.workspace)["live_runs"] == 0)
     assert len(read_all(notices)) == 1, "a new keeper does not say it again"
     stand_in.plan(steps=80)
-    launch.resume(run)
+    resuming.resume(run)
     assert ended(run)["state"] == "done"
 
 

@@ -13,7 +13,7 @@ import pytest
 from engine import journal
 from engine.errors import FtuiError
 from engine.files import write_json
-from engine.run import control, launch, status
+from engine.run import control, launch, resuming, status
 from engine.workspace import RunFolder
 from tests.support.runs import StandIn, at_step, ended, events, supervisor_of, wait_for
 
@@ -41,7 +41,7 @@ def test_a_copy_of_a_running_run_is_lost_and_its_commands_do_not_reach_the_origi
     assert control.send(linked, "status")["ok"], "another name of the same folder is no copy"
     control.send(run, "stop_now")
     ended(run)
-    control.send(launch.resume(copy).run, "stop_now")  # from its own checkpoints
+    control.send(resuming.resume(copy).run, "stop_now")  # from its own checkpoints
     ended(copy)
 
 
@@ -66,7 +66,7 @@ def test_a_run_whose_folder_goes_away_ends_and_leaves_no_ghost(stand_in: StandIn
     assert heir.read_state()["attempt"] == 1
     assert control.send(heir, "stop_now")["ok"], "its socket was not taken away"
     ended(heir)
-    control.send(launch.resume(elsewhere).run, "stop_now")
+    control.send(resuming.resume(elsewhere).run, "stop_now")
     ended(elsewhere)
 
 

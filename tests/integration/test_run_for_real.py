@@ -15,7 +15,7 @@ import pytest
 
 from engine.journal import read_all
 from engine.process import ProcessId, descendants, read_stat
-from engine.run import control, launch, status
+from engine.run import control, launch, resuming, status
 from engine.workspace import RunFolder
 from tests.support.runs import ended, events, supervisor_of, wait_for
 
@@ -95,7 +95,7 @@ def test_the_life_of_a_run(run: RunFolder) -> None:
     last = [event for event in read_all(run.journal) if event["event"] == "end"][-1]
     assert (last["outcome"], last["saved_step"]) == ("stopped", last["step"]), "nothing was lost with the supervisor"
 
-    launch.resume(run)
+    resuming.resume(run)
     training(run, attempt=3, steps=2)
     start = next(e for e in read_all(run.journal) if e["event"] == "start" and e["attempt"] == 3)
     assert start["step"] == last["saved_step"]

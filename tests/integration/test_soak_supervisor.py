@@ -13,7 +13,7 @@ import pytest
 from engine.errors import GateError
 from engine.journal import read_all
 from engine.process import ProcessId
-from engine.run import launch, status
+from engine.run import launch, resuming, status
 from tests.support.runs import StandIn, ended, supervisor_of, wait_for
 
 
@@ -43,7 +43,7 @@ def test_a_run_survives_any_number_of_kills(house: Path, monkeypatch: pytest.Mon
             if status.summary(run)["state"] == "done":
                 break
             try:
-                launch.resume(run)
+                resuming.resume(run)
             except GateError:  # killed before the first checkpoint
                 pytest.skip("killed too early with this seed; take another")
         state = ended(run, 300)

@@ -14,7 +14,7 @@ import pytest
 from engine.checkpoint import manifest
 from engine.errors import DoesNotFit, GateError, UsageError
 from engine.files import write_json
-from engine.run import launch, status
+from engine.run import launch, resuming, status
 from engine.run.statefile import fresh
 from engine.workspace import RunFolder, Workspace
 from tests.support.runs import StandIn, at_step, ended
@@ -150,7 +150,7 @@ def test_without_a_python_to_train_with_nothing_is_made(
 ) -> None:
     run = ended_run(stand_in)
     monkeypatch.setenv("FTUI_PYTHON", "/nope/python")
-    for begin in (lambda: launch.start(stand_in.workspace, recipe), lambda: launch.resume(run)):
+    for begin in (lambda: launch.start(stand_in.workspace, recipe), lambda: resuming.resume(run)):
         with pytest.raises(UsageError, match="/nope/python") as caught:
             begin()
         assert caught.value.where == "FTUI_PYTHON"
@@ -160,7 +160,7 @@ def test_without_a_python_to_train_with_nothing_is_made(
 def test_a_step_without_a_checkpoint_names_those_that_are_there(stand_in: StandIn) -> None:
     run = ended_run(stand_in)
     with pytest.raises(GateError) as caught:
-        launch.resume(run, step=12)
+        resuming.resume(run, step=12)
     assert caught.value.exit_code == 4
     assert "there are: 10, 20" in str(caught.value.fix)
 

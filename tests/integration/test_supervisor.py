@@ -19,7 +19,7 @@ from engine.errors import FtuiError, GateError, UsageError
 from engine.files import read_json
 from engine.journal import read_all
 from engine.process import ProcessId
-from engine.run import control, launch, status
+from engine.run import control, launch, resuming, status
 from engine.workspace import RunFolder
 from tests.support.runs import StandIn, at_step, ended, events, supervisor_of, wait_for
 from tui.sources.run_source import RunSource
@@ -156,7 +156,7 @@ def test_what_is_not_restarted(stand_in: StandIn, crash: dict, how: str, attempt
     assert Path(state["error"]["where"]).exists()
     if how == "data":  # it can be resumed once the cause is gone
         stand_in.plan(steps=30, save_every=5)
-        again = launch.resume(run)
+        again = resuming.resume(run)
         assert ended(run)["state"] == "done"
         assert again.run.read_state()["attempt"] == 2
 
@@ -174,7 +174,7 @@ def test_a_killed_supervisor_is_lost_and_its_ranks_save_and_end(stand_in: StandI
     wait_for(lambda: gone(launcher))
     assert launch.leftovers(run) == []
     stand_in.plan(steps=60, save_every=1000)
-    resumed = launch.resume(run)
+    resumed = resuming.resume(run)
     state = ended(run)
     assert (state["state"], state["attempt"]) == ("done", 2)
     assert resumed.pid == state["supervisor"]["pid"]
@@ -196,18 +196,18 @@ def test_resume_refuses_what_makes_no_sense(stand_in: StandIn) -> None:
     run = stand_in.start("a", steps=5000, save_every=1000)
     at_step(run, 1)
     with pytest.raises(UsageError, match="already"):
-        launch.resume(run)
+        resuming.resume(run)
     control.send(run, "stop_now")
     ended(run)
     for checkpoint in run.checkpoints.iterdir():
         (checkpoint / "MANIFEST.json").unlink()
     with pytest.raises(GateError, match="no complete checkpoint") as caught:
-        launch.resume(run)
+        resuming.resume(run)
     assert caught.value.exit_code == 4 and "ftui run" in str(caught.value.fix)
     done = stand_in.start("b", steps=2)
     ended(done)
     with pytest.raises(UsageError, match="done"):
-        launch.resume(done)
+        resuming.resume(done)
 
 
 def test_a_resumed_run_begins_with_the_figures_of_its_checkpoint(stand_in: StandIn) -> None:
@@ -217,7 +217,7 @@ def test_a_resumed_run_begins_with_the_figures_of_its_checkpoint(stand_in: Stand
     saved = state["last_checkpoint"]["step"]
     assert (state["step"], saved) == (10, 8) and 0.1 < status.status(run)["at_risk"]["seconds"] < 1.0
     stand_in.plan(steps=5000, load_time=30)
-    launch.resume(run)
+    resuming.resume(run)
     row, full = status.summary(run), status.status(run)
     assert (row["step"], row["loss"]) == (saved, 3.0 / saved)
     assert full["loss"] == row["loss"] == RunSource(run).poll().numbers.loss
@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(stand_in: StandIn) -> None:
     last = ended(run)["last_checkpoint"]["step"]
     (run.checkpoints / f"checkpoint-{last}" / "optimizer.pt").write_text("short")
     stand_in.plan(steps=last + 2)
-    launch.resume(run)
+    resuming.resume(run)
     assert ended(run)["state"] == "done"
     resumed = next(event for event in read_all(run.events) if event["event"] == "resumed")
     assert not resumed["resumed_from"].endswith(f"-{last}")
@@ -264,9 +264,9 @@ def test_of_two_resumes_at_once_exactly_one_wins(stand_in: StandIn) -> None:
     control.send(run, "stop")
     ended(run)
     code = (
-        "import sys\nfrom pathlib import Path\nfrom engine.errors import FtuiError\nfrom engine.run import launch\n"
+        "import sys\nfrom pathlib import Path\nfrom engine.errors import FtuiError\nfrom engine.run import resuming\n"
         "from engine.workspace import RunFolder\n"
-        "try:\n    print('won', launch.resume(RunFolder(Path(sys.argv[1]))).pid)\n"
+        "try:\n    print('won', resuming.resume(RunFolder(Path(sys.argv[1]))).pid)\n"
         "except FtuiError as error:\n    print(error.kind, error.exit_code)\n"
     )
     both = [
@@ -287,7 +287,7 @@ def test_the_session_of_the_starter_may_end(stand_in: StandIn) -> None:
         "import os, signal, sys\nfrom pathlib import Path\nfrom engine.files import Lock\n"
         "from engine.run import launch\nfrom engine.run.gpus import Placement\nfrom engine.workspace import RunFolder\n"
         "run = RunFolder(Path(sys.argv[1]))\nlock = Lock(run.lock)\nlock.acquire()\n"
-        "launch._supervise(run, lock, Placement((), 1, ()), python=sys.argv[2], max_restarts=0)\n"
+        "launch.supervise(run, lock, Placement((), 1, ()), python=sys.argv[2], max_restarts=0)\n"
         "os.killpg(0, signal.SIGHUP)\n"
     )
     starter = subprocess.run([sys.executable, "-c", code, str(run.path), stand_in.python], start_new_session=True)

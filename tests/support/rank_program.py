@@ -29,8 +29,8 @@ from engine.files import read_json, write_json
 from engine.journal import JournalWriter
 from engine.process import die_with_parent
 from engine.workspace import RunFolder
+from tests.support.checkpoints import write_checkpoint
 
-STATE_FILES = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(120)"
 
 
@@ -54,9 +54,7 @@ class Ranks:
         begin = time.monotonic()
         staging = self.run.checkpoints / f".staging-{step}"
         shutil.rmtree(staging, ignore_errors=True)  # what a kill left
-        staging.mkdir()
-        for name in STATE_FILES:
-            (staging / name).write_text(f"{name} of step {step}")
+        write_checkpoint(staging, step)
         final = self.run.checkpoints / f"checkpoint-{step}"
         manifest.seal(staging, final, {"step": step, "attempt": self.attempt, "metrics": {"loss": 3.0 / step}})
         self.saved = step

@@ -68,7 +68,7 @@ class StandIn:
         lock = Lock(run.lock)
         assert lock.acquire()
         try:
-            launch._supervise(run, lock, Placement((), 1, ()), python=self.python, max_restarts=max_restarts)
+            launch.supervise(run, lock, Placement((), 1, ()), python=self.python, max_restarts=max_restarts)
         finally:
             lock.release()
         return run

@@ -388,7 +388,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         return {"ok": True, "id": 1}
 
     monkeypatch.setattr("engine.run.control.send", send)
-    monkeypatch.setattr("engine.run.launch.resume", lambda run: seen.append((run.name, "resume")))
+    monkeypatch.setattr("engine.run.resuming.resume", lambda run: seen.append((run.name, "resume")))
     return seen
 
 

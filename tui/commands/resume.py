@@ -25,11 +25,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Resume it."""
-    from engine.run import launch
+    from engine.run import resuming
     from engine.workspace import locate
     from tui.commands.run import after_start
 
     workspace = locate(args.home)
     begin = time.time()
-    started = launch.resume(workspace.find(args.run), step=args.step, gpus=args.gpus)
+    started = resuming.resume(workspace.find(args.run), step=args.step, gpus=args.gpus)
     return after_start(started, args, out, since=begin)

@@ -192,9 +192,9 @@ class HomeScreen(Screen[None]):
             return
 
         def resume() -> RunFolder:
-            from engine.run import launch
+            from engine.run import resuming
 
-            return launch.resume(row.run).run
+            return resuming.resume(row.run).run
 
         self.ftui.background(resume, self.ftui.opened, busy=_("resuming {run}").format(run=row.name))
 

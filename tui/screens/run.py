@@ -224,9 +224,9 @@ class RunScreen(Screen[None]):
         """Go on with a run that stopped, failed or was lost."""
 
         def task() -> Any:
-            from engine.run import launch
+            from engine.run import resuming
 
-            return launch.resume(self.folder)
+            return resuming.resume(self.folder)
 
         done = _("{run} goes on").format(run=self.folder.name)
         self.ftui.background(
