@@ -18,13 +18,14 @@ State = Literal["complete", "broken", "staging", "foreign"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint folder as found. `problem` says, for people, why it cannot be resumed from."""
+    """A checkpoint folder as found. `problem` says, for people, why it cannot be resumed from, or not exactly."""
 
     step: int
     path: Path
     state: State
     sealed: bool = False
     resumable: bool = False
+    exact: bool = False
     bytes: int = 0
     attempt: int = 0
     world_size: int | None = None
@@ -32,11 +33,11 @@ class Entry:
     problem: str | None = None
 
 
-def _lacking(content: manifest.Manifest) -> builtins.list[str]:
-    """What a continued run needs and the checkpoint lacks.
+def _lacking(content: manifest.Manifest) -> tuple[builtins.list[str], builtins.list[str]]:
+    """What a continued run needs and the checkpoint lacks; and which random states are not there.
 
-    Without optimizer or scheduler the trainer resumes silently with fresh ones, and without the random states of
-    each rank silently with other numbers: all are required.
+    Without optimizer or scheduler the trainer resumes silently with fresh ones: they are required. Without the random
+    states of each rank it goes on with other numbers: that is not the same run, and said so.
     """
     names = content.files.keys()
 
@@ -53,7 +54,7 @@ def _lacking(content: manifest.Manifest) -> builtins.list[str]:
         lacking.append("trainer_state.json")
     ranks = content.world_size
     random = ["rng_state.pth"] if ranks <= 1 else [f"rng_state_{rank}.pth" for rank in range(ranks)]
-    return lacking + [name for name in random if name not in names]
+    return lacking, [name for name in random if name not in names]
 
 
 def inspect(folder: Path, *, check_hash: bool = False) -> Entry | None:
@@ -76,16 +77,24 @@ def inspect(folder: Path, *, check_hash: bool = False) -> Entry | None:
         "world_size": content.world_size,
         "metrics": content.metrics,
     }
+    problem: str | None
     if content.step != step:
         problem = _("its MANIFEST.json is that of step {step}").format(step=content.step)
         return Entry(step, folder, "broken", problem=problem, **found)  # type: ignore[arg-type]
     if bad := manifest.damage(folder, content, check_hash=check_hash):
         problem = _("missing or damaged: {files}").format(files=", ".join(bad[:5]))
         return Entry(step, folder, "broken", problem=problem, **found)  # type: ignore[arg-type]
-    if lacking := _lacking(content):
-        problem = _("it lacks {files}").format(files=", ".join(lacking[:5]))
-        return Entry(step, folder, "complete", problem=problem, **found)  # type: ignore[arg-type]
-    return Entry(step, folder, "complete", resumable=True, **found)  # type: ignore[arg-type]
+    lacking, random = _lacking(content)
+    problem = _("it lacks {files}").format(files=", ".join((lacking + random)[:5])) if lacking or random else None
+    return Entry(
+        step,
+        folder,
+        "complete",
+        resumable=not lacking,
+        exact=not problem,
+        problem=problem,
+        **found,  # type: ignore[arg-type]
+    )
 
 
 def list(checkpoints: Path, *, check_hash: bool = False) -> builtins.list[Entry]:
@@ -103,7 +112,11 @@ def list(checkpoints: Path, *, check_hash: bool = False) -> builtins.list[Entry]
 
 
 def newest(checkpoints: Path, step: int | None = None, *, check_hash: bool = False) -> Entry | None:
-    """The newest checkpoint to resume from, or the one at `step`; None when there is none that is whole."""
+    """The newest checkpoint to resume from, or the one at `step`, by names and sizes; None when none is whole.
+
+    For what is shown. What a run goes on from is chosen by content: `engine.checkpoint.choice`.
+    """
+    second = None
     for entry in reversed(list(checkpoints)):
         if not entry.resumable or (step is not None and entry.step != step):
             continue
@@ -111,8 +124,10 @@ def newest(checkpoints: Path, step: int | None = None, *, check_hash: bool = Fal
             checked = inspect(entry.path, check_hash=True)
             if checked is None or not checked.resumable:
                 continue
-        return entry
-    return None
+        if entry.exact:
+            return entry
+        second = second or entry
+    return second
 
 
 def problems(checkpoints: Path, *, check_hash: bool = False) -> builtins.list[Entry]:

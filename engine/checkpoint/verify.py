@@ -103,31 +103,6 @@ def verify(folder: Path, *, step: int | None = None, quick: bool = False, progre
     return _report([*_inspect(inspections, quick, progress), *plain])
 
 
-def choose(checkpoints: Path, *, step: int | None = None, sealed: bool = True) -> tuple[Checked | None, list[Checked]]:
-    """The checkpoint to resume from, its content read; and the newer ones that had to be skipped.
-
-    Goes from the newest to older ones and reads no more than it must. One that would resume, but not exactly, is
-    taken only where there is no exact one.
-
-    Args:
-        checkpoints: the folder that holds them.
-        step: this one or none.
-        sealed: take those with a readable manifest only.
-    """
-    skipped: list[Checked] = []
-    second: Checked | None = None
-    for entry in reversed(ledger.list(checkpoints)):
-        if entry.state == "staging" or (step is not None and entry.step != step):
-            continue
-        checked = _inspect([Inspection(entry.path, entry.step, is_ours=sealed)], False, None)[0]
-        if checked.resumable and checked.exact:
-            return checked, skipped
-        skipped.append(checked)
-        if checked.resumable and second is None:
-            second = checked
-    return second, [entry for entry in skipped if entry is not second]
-
-
 def _full(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100 - not resolved: a link's own name counts
 

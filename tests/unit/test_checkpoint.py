@@ -111,7 +111,7 @@ def test_resume_walks_back_past_a_damaged_one_and_names_it(box: Path, break_it, 
     assert problem.state == state and problem.problem is not None and says in problem.problem
 
 
-@pytest.mark.parametrize("missing", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize("missing", ["optimizer.pt", "scheduler.pt", "trainer_state.json"])
 def test_a_checkpoint_that_would_resume_silently_wrong_is_not_resumable(box: Path, missing: str) -> None:
     sealed(box, 1, parts={name: content for name, content in PARTS.items() if name != missing})
     (entry,) = ledger.list(box)
@@ -124,7 +124,16 @@ def test_every_rank_needs_its_random_state(box: Path) -> None:
     parts = {name: content for name, content in PARTS.items() if name != "rng_state.pth"}
     sealed(box, 1, parts={**parts, "rng_state_0.pth": b"0"}, world_size=2)
     sealed(box, 2, parts={**parts, "rng_state_0.pth": b"0", "rng_state_1.pth": b"1"}, world_size=2)
-    assert [entry.resumable for entry in ledger.list(box)] == [False, True]
+    assert [(entry.resumable, entry.exact) for entry in ledger.list(box)] == [(True, False), (True, True)]
+
+
+def test_one_without_its_random_state_is_taken_only_where_there_is_no_other(box: Path) -> None:
+    sealed(box, 2, parts={name: content for name, content in PARTS.items() if name != "rng_state.pth"})
+    only = ledger.newest(box)
+    assert only is not None and not only.exact and only.problem is not None and "rng_state.pth" in only.problem
+    exact = sealed(box, 1)
+    newest = ledger.newest(box)
+    assert newest is not None and newest.path == exact
 
 
 def test_a_flipped_byte_is_found_when_hashes_are_asked_for(box: Path) -> None:

@@ -368,29 +368,3 @@ def test_in_a_run_of_ours_only_sealed_ones_count(tmp_path):
     assert [entry.state for entry in report.checkpoints] == ["complete", "complete", "foreign"]
     assert report.resume_from is report.checkpoints[1]
     assert report.exit_code == 0
-
-
-def test_choice_reads_the_content(tmp_path):
-    """A sealed checkpoint whose weights are NaN is whole, and still nothing to go on from."""
-    run = sealed_run(tmp_path, 10)
-    staging = write_checkpoint(run / "checkpoints" / ".staging-20", 20)
-    weights(safetensors({**adapter(), "x": ("F32", [1], floats(float("nan")))}))(staging)
-    manifest.seal(staging, run / "checkpoints" / "checkpoint-20", {"step": 20})
-    chosen, skipped = verify.choose(run / "checkpoints")
-    assert chosen is not None
-    assert chosen.step == 10
-    assert [entry.findings[0].kind for entry in skipped] == ["non_finite_weights"]
-    assert verify.choose(run / "checkpoints", step=20)[0] is None
-
-
-def test_choice_and_ledger_agree(tmp_path):
-    from engine.checkpoint import ledger
-
-    run = sealed_run(tmp_path, 10, 20, 30, 40)
-    folder = run / "checkpoints"
-    (folder / "checkpoint-40" / "optimizer.pt").unlink()
-    cut(WEIGHTS, 4)(folder / "checkpoint-30")
-    (folder / ".staging-50").mkdir()
-    entry, (chosen, _skipped), report = ledger.newest(folder), verify.choose(folder), verify.verify(run)
-    assert entry is not None and chosen is not None and report.resume_from is not None
-    assert entry.path == chosen.path == report.resume_from.path == folder / "checkpoint-20"
