@@ -29,7 +29,7 @@ class Alone:
 def test_a_model_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: str) -> None:
     import huggingface_hub
 
-    from engine.train import model
+    from engine.train import source
 
     def unreachable(*_args: Any, **_more: Any) -> None:
         raise ConnectionError("name or service not known")
@@ -40,10 +40,10 @@ def test_a_model_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run.path.mkdir(parents=True)
     write_json(run.resolved, {"format": 1, "recipe": {"model_name_or_path": "Qwen/Nope"}})
     work = job.load(Rank(run, 0, 0, 1, 1, None))
-    assert model.to_come(work) == "download"
+    assert source.to_come(work) == "download"
     begin = time.monotonic()
     with pytest.raises(UsageError) as caught:
-        model.locate(work, Alone())  # type: ignore[arg-type]
+        source.locate(work, Alone())  # type: ignore[arg-type]
     assert time.monotonic() - begin < 5
     error = caught.value
     assert (error.kind, error.where) == ("no_model", "model_name_or_path")
@@ -52,4 +52,4 @@ def test_a_model_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = tmp_path / "home" / ".cache" / "huggingface" / "hub" / "models--Qwen--Nope" / "snapshots" / "abc"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    assert model.to_come(work) is None and model.locate(work, Alone()) == "Qwen/Nope"  # type: ignore[arg-type]
+    assert source.to_come(work) is None and source.locate(work, Alone()) == "Qwen/Nope"  # type: ignore[arg-type]
