@@ -14,6 +14,10 @@ from engine.plan.tape import Replay, Tape, Tensor
 
 BF16, FP32 = 2, 4
 PYTHON_GELU = ("phi", "gpt2")  # transformers writes their `gelu_new` out in single operations
+# Bytes a bf16 value that unfused code moves in forward, kernel by kernel (docs/planner.md)
+RMS_NORM = 36  # to fp32, square, mean, times the root, back to bf16, times the weight
+ROTATE = 20  # negate a half, join the halves, two products, a sum
+UNPACK = 1.25  # of the unpacked size: the 4-bit weights are read as well
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,9 @@ class _Layer:
             # autocast computes layer_norm in fp32: the cast input is kept, the output is fp32
             saved: list[Tensor | float] = [x if fp32 or not n.autocast else FP32 * numbers, 2 * scale]
             return self.tape.op(
-                FP32 * numbers if n.autocast else out, (x,), saved, weight_grad=self.norm_grad(2 * width)
-            )
+                FP32 * numbers if n.autocast else out, (x,), saved, weight_grad=self.norm_grad(2 * width),
+                moved=(BF16 + 3 * FP32) * numbers if n.autocast else None,
+            )  # fmt: skip
         if n.fused_norm:
             return self.tape.op(out, (x,), (x, scale), weight_grad=self.norm_grad(width))
         saved = [x if fp32 else FP32 * numbers, scale]
@@ -105,8 +110,9 @@ class _Layer:
             gemma = self.shape.family.startswith("gemma")
             saved.append((FP32 if gemma or fp32 else BF16) * numbers)
         return self.tape.op(
-            out, (x,), saved, forward=FP32 * numbers, backward=2 * FP32 * numbers, weight_grad=self.norm_grad(width)
-        )
+            out, (x,), saved, forward=FP32 * numbers, backward=2 * FP32 * numbers, weight_grad=self.norm_grad(width),
+            moved=RMS_NORM * numbers,
+        )  # fmt: skip
 
     def norm_grad(self, width: int) -> float:
         return width * self.n.grad_bytes if self.n.trains_base else 0.0
@@ -122,10 +128,13 @@ class _Layer:
             saved: list[Tensor | float] = [copy if wide or n.weight_bytes == FP32 else x]
             if n.weight_bytes == FP32:
                 saved.append(BF16 * lin.weights)
-            return self.tape.op(out, (x,), saved, weight_grad=lin.parameters * n.grad_bytes)
+            casts = (FP32 + BF16) * lin.weights if n.weight_bytes == FP32 else 0.0
+            casts += x.size + copy if wide else 0.0
+            return self.tape.op(out, (x,), saved, weight_grad=lin.parameters * n.grad_bytes, moved=casts)
         dequantised = 0.0 if lin.fused else self.dequantised(lin.weights)
         kept = [copy if wide else x] if n.old_bnb and n.quant else []
-        base = self.tape.op(out, (x,), kept, forward=dequantised, backward=dequantised)
+        moved = UNPACK * dequantised + (x.size + copy if wide else 0.0)
+        base = self.tape.op(out, (x,), kept, forward=dequantised, backward=dequantised, moved=moved)
         return self.adapter(name, x, base, wide) if name in n.lora else base
 
     def dequantised(self, weights: float) -> float:
@@ -151,7 +160,9 @@ class _Layer:
         # gradients on their way back through the casts and the dropout, beside the one that arrives
         passing = (8 if n.dropout else 6) if casts else 4 if wide else 2 if n.dropout else 0
         backward = float(passing * lin.n_in * t)
-        down = self.tape.op(BF16 * n.rank * t, (x,), saved, backward=backward, weight_grad=weights)
+        # to fp32 and back, the dropout between them, and the reading of a product that is too narrow for the cores
+        moved = (BF16 + (12 if casts else 0) + ((2 * FP32 + 1) if casts else 5) * n.dropout) * float(lin.n_in * t)
+        down = self.tape.op(BF16 * n.rank * t, (x,), saved, backward=backward, weight_grad=weights, moved=moved)
         up = self.tape.op(BF16 * lin.n_out * t, (down,), (down,))
         scaled = self.tape.op(BF16 * lin.n_out * t, (up,))
         out = self.tape.op(base.size, (base, scaled), alias=True)
@@ -207,7 +218,7 @@ class _Layer:
 
     def rotate(self, x: Tensor, size: float) -> Tensor:
         """Rotary embedding makes a new tensor and saves only the shared tables."""
-        return self.tape.op(size, (x,), backward=size)
+        return self.tape.op(size, (x,), backward=size, moved=2 * size if self.n.fused_norm else ROTATE / BF16 * size)
 
     def narrow(self, x: Tensor, size: float) -> Tensor:
         """The values as attention takes them: cast where a 4-bit layer hands fp32 on."""
@@ -232,7 +243,7 @@ class _Layer:
         backward = FP32 * s.q * t + log_sum
         if s.heads != s.kv_heads and not n.repeat_kv:
             backward += 2 * q_bytes
-        return self.tape.op(out_bytes, (q, k, v), (q, k, v, log_sum), backward=backward, keep=True)
+        return self.tape.op(out_bytes, (q, k, v), (q, k, v, log_sum), backward=backward, keep=True, moved=0.0)
 
     # --- MLP
 

@@ -1,4 +1,8 @@
-"""Tokens per second: matrix products at a share of the card's peak, everything else at the speed of its memory."""
+"""Tokens per second: what the cores, the memory and the links of a card take, counted operation by operation.
+
+Matrix products run at a share of the dense peak that falls with their width, attention at a share of its own; what lies
+between them moves the tape's bytes at the speed of the memory; nothing is faster than Python launches its kernels.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,15 @@ from engine.hardware.catalogue import Card
 from engine.plan.layers import BF16, FP32, layer
 from engine.plan.memory import Memory, numerics
 from engine.plan.request import Request
+from engine.plan.shapes import Shape
 
-EFFICIENCY = 0.90  # of the dense peak, in the matrix products themselves
-PASSES = 2.7  # times the sizes on the tape that kernels really move: strided access, casts, launches
-LOSS_PASSES = 10  # reads and writes of fp32 logits
+EFFICIENCY = 0.82  # of the dense peak, in wide matrix products
+NARROW = 512.0  # a product over this many values reaches half of that: loading and storing its tiles
+ATTENTION = 0.5  # of the peak, in FlashAttention's kernels forward and backward
+BANDWIDTH = 0.80  # of the memory's rate that kernels between the products reach
+LAUNCHES, LAUNCH = 3.0, 6e-6  # kernels of one operation on the tape, and seconds until Python has started one
+LOSS_BYTES = 46  # a value of the vocabulary: bf16 and fp32 logits, shifted, their log-softmax, its gradient, casts
+CHUNK_BYTES = 12  # the same where a fused loss makes them in pieces
 LINK = 0.7  # of a link's rate that collectives reach
 PCIE = 25e9  # bytes a second each way, where there is no faster link
 HIDDEN = 0.7  # of the computing time, behind which communication can hide
@@ -39,8 +48,7 @@ def flops_per_token(r: Request) -> float:
     """
     s = r.shape
     parameters = 2.0 * s.active_parameters
-    context = r.max_length if s.window is None else min(r.max_length, s.window)
-    attention = 2.0 * context * s.q * s.layers
+    attention = _scores(r)
     forward = parameters + attention
     backward = (2.0 if r.method == "full" else 1.0) * parameters + 2.0 * attention
     repeated = forward - 2.0 * s.vocab * s.hidden if r.gradient_checkpointing else 0.0
@@ -48,6 +56,24 @@ def flops_per_token(r: Request) -> float:
     if r.task == "dpo" and not r.precompute_ref:
         reference = forward
     return forward + backward + repeated + reference
+
+
+def _scores(r: Request) -> float:
+    """Operations of one token's attention scores, forward: the causal half."""
+    context = r.max_length if r.shape.window is None else min(r.max_length, r.shape.window)
+    return 2.0 * context * r.shape.q * r.shape.layers
+
+
+def _narrowness(s: Shape) -> float:
+    """How much longer the model's products take than wide ones, by their narrower side."""
+    wide = s.vocab * s.hidden
+    taken = wide * (1 + NARROW / s.hidden)
+    for block in s.blocks:
+        for linear in block.linears:
+            used = linear.n_in * linear.n_out * (s.experts_per_token if linear.copies > 1 else 1) * block.count
+            wide += used
+            taken += used * (1 + NARROW / min(linear.n_in, linear.n_out))
+    return taken / wide
 
 
 def speed(r: Request, m: Memory, card: Card | None, link: str | None = None) -> Speed | None:
@@ -61,11 +87,13 @@ def speed(r: Request, m: Memory, card: Card | None, link: str | None = None) -> 
     s, num, tokens = r.shape, numerics(r), float(r.tokens)
     flops = flops_per_token(r)
     passes = 4.0 if r.gradient_checkpointing else 3.0  # forward once or twice, backward is worth two
-    moved = PASSES * passes * sum(layer(s, b, num).traffic * b.count for b in s.blocks)
-    if r.loss == "full":
-        moved += s.vocab * (BF16 + LOSS_PASSES * FP32) * tokens
-    compute = flops * tokens / (EFFICIENCY * peak)
-    memory = moved / bandwidth
+    replays = [(block, layer(s, block, num)) for block in s.blocks]
+    moved = passes * sum(replay.traffic * block.count for block, replay in replays)
+    moved += s.vocab * (LOSS_BYTES if r.loss == "full" else CHUNK_BYTES) * tokens
+    scores = passes * _scores(r)
+    compute = tokens * ((flops - scores) * _narrowness(s) / EFFICIENCY + scores / ATTENTION) / peak
+    launches = passes * LAUNCHES * LAUNCH * sum(replay.operations * block.count for block, replay in replays)
+    memory = max(moved / (BANDWIDTH * bandwidth), launches - compute)
     st = m.state
     update = 3.0 * (st.weights * (r.method == "full") + st.gradients + st.optimizer) / bandwidth
     communication, updates = _communication(r, m, card, link)

@@ -36,18 +36,21 @@ class Op:
     backward: float  # temporary bytes in backward
     weight_grad: float  # gradients of parameters that stay
     alias: bool  # the gradient passes through without a copy
+    moved: float  # bytes that its kernels read and write in forward
 
 
 @dataclass(frozen=True)
 class Replay:
     """What one layer holds: bytes saved by forward, peaks of forward and of backward (saved bytes included).
 
-    `traffic` is what one forward reads and writes; `no_grad_peak` is the peak of a forward that saves nothing:
+    `traffic` is what the kernels of one forward read and write outside matrix products, `operations` how many
+    operations that are; `no_grad_peak` is the peak of a forward that saves nothing:
     evaluation, and the first pass of checkpointing.
     """
 
     saved: float
     traffic: float
+    operations: int
     no_grad_peak: float
     forward_peak: float
     backward_peak: float
@@ -78,6 +81,7 @@ class Tape:
         weight_grad: float = 0.0,
         alias: bool = False,
         keep: bool = False,
+        moved: float | None = None,
     ) -> Tensor:
         """Record an operation and return its output.
 
@@ -91,6 +95,8 @@ class Tape:
             weight_grad: bytes of parameter gradients that backward leaves behind.
             alias: backward hands its gradient on without a copy (additions, views).
             keep: backward needs the output itself.
+            moved: bytes that its kernels read and write in forward, where that is not the inputs and the output once:
+                0 for a matrix product, which waits for the cores and not for memory.
         """
         needs = any(t.grad for t in inputs) or weight_grad > 0
         out = Tensor(size, (size if grad is None else grad) if needs else 0.0)
@@ -100,7 +106,9 @@ class Tape:
         index = len(self.ops)
         for tensor in inputs:
             tensor.last = index
-        self.ops.append(Op(out, tuple(inputs), kept, forward, backward, weight_grad, alias))
+        if moved is None:
+            moved = size + forward + sum(t.size for t in inputs)
+        self.ops.append(Op(out, tuple(inputs), kept, forward, backward, weight_grad, alias, moved))
         return out
 
     def replay(self) -> Replay:
@@ -145,8 +153,8 @@ class Tape:
             op.out.held = 0.0
             for tensor in op.saved:
                 live -= self._release(tensor)
-        traffic = sum(op.out.size + op.forward + sum(t.size for t in op.inputs) for op in self.ops)
-        return Replay(saved, traffic, no_grad, forward_peak, peak, grads)
+        traffic = sum(op.moved for op in self.ops)
+        return Replay(saved, traffic, len(self.ops), no_grad, forward_peak, peak, grads)
 
     def _no_grad_peak(self) -> float:
         live = peak = 0.0

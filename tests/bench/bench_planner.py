@@ -23,7 +23,7 @@ from engine.plan.plan import RULE, plan
 
 FIELD = {"allocated": "allocated_gb", "reserved": "reserved_gb", "nvidia_smi": "device_gb"}
 DEVICE_COEFFICIENTS = ("CONTEXT", "NCCL", "SPLIT", "SPLIT_FSDP", "POOLS_FSDP", "LOADED")
-SPEED_COEFFICIENTS = ("EFFICIENCY", "PASSES")
+SPEED_COEFFICIENTS = ("EFFICIENCY", "BANDWIDTH")
 Row = dict[str, Any]
 
 
