@@ -41,7 +41,9 @@ class _Verdict:
     problem: str | None
 
 
-def choose(checkpoints: Path, *, step: int | None = None, most_bytes: int | None = None) -> Choice:
+def choose(
+    checkpoints: Path, *, step: int | None = None, at_most: int | None = None, most_bytes: int | None = None
+) -> Choice:
     """The newest checkpoint of a run whose content is right, or the one at `step`.
 
     One that would resume, but not exactly, is taken only where there is no exact one.
@@ -49,6 +51,7 @@ def choose(checkpoints: Path, *, step: int | None = None, most_bytes: int | None
     Args:
         checkpoints: the run's folder of checkpoints.
         step: this one or none.
+        at_most: none beyond this step (what came later is to be forgotten).
         most_bytes: read no more than this; larger checkpoints are judged by names, sizes and headers.
     """
     memory = _Memory(checkpoints)
@@ -57,7 +60,7 @@ def choose(checkpoints: Path, *, step: int | None = None, most_bytes: int | None
     left = most_bytes
     chosen: Choice | None = None
     for entry in reversed(ledger.list(checkpoints)):
-        if step is not None and entry.step != step:
+        if (step is not None and entry.step != step) or (at_most is not None and entry.step > at_most):
             continue
         if entry.state == "staging" or not entry.sealed:
             skipped.append(f"{entry.path.name}: {entry.problem}")
