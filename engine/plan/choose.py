@@ -6,6 +6,7 @@ from engine.plan.plan import Context, evaluate
 from engine.plan.request import Request
 from engine.text import _
 
+FASTER = 1.15  # what an estimate must promise before the simpler way is left
 RANK = {"fits": 0, "tight": 1, "no": 2, None: 0}
 
 
@@ -14,7 +15,7 @@ def sharding(r: Request, ctx: Context) -> tuple[Request, str]:
 
     The order is from the simplest to the one that asks most of the machine: one GPU alone; DDP, which copies
     everything and only sums gradients; FSDP2, which shards it; FSDP2 with the state in host memory. The first that
-    fits is taken, a later one only where it is faster.
+    fits is taken, a later one only where it is clearly faster.
 
     Returns:
         The request with its sharding (and offload) decided, and the reason.
@@ -29,7 +30,10 @@ def sharding(r: Request, ctx: Context) -> tuple[Request, str]:
     results = [evaluate(candidate, ctx) for candidate in candidates]
     fitting = [result for result in results if RANK[result.verdict] == 0]
     if fitting:
-        best = max(fitting, key=lambda result: result.speed.total if result.speed else -fitting.index(result))
+        best = fitting[0]
+        for result in fitting[1:]:
+            if result.speed and best.speed and result.speed.total > FASTER * best.speed.total:
+                best = result
         if best.request.sharding == "ddp":
             return best.request, _("a whole copy fits each GPU; DDP only sums the trained gradients")
         if len(fitting) == len(results) and len(results) > 1:
