@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from engine.plan.plan import Context, evaluate
 from engine.plan.request import Request
+from engine.plan.speed import BAND
 from engine.text import _
 
-FASTER = 1.15  # what an estimate must promise before the simpler way is left
+FASTER = 1 + BAND  # nearer than the error of an estimate, the simpler way is as good
 RANK = {"fits": 0, "tight": 1, "no": 2, None: 0}
 
 
