@@ -175,7 +175,7 @@ def load(name: str) -> Model:
         own = _template(folder, config, special)
     except TemplateError as error:
         own, problem = None, str(error)
-    template, form = _training_form(own)
+    template, form = training_form(own)
     length = config.get("model_max_length")
     known = isinstance(length, int | float) and 0 < length < UNBOUNDED
     return Model(folder, tokenizer, special, template, int(length) if known else None, form, problem)  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def _template(folder: Path, config: dict[str, Any], special: dict[str, str]) -> 
     return Template(value, special)
 
 
-def _training_form(own: Template | None) -> tuple[Template | None, str | None]:
+def training_form(own: Template | None) -> tuple[Template | None, str | None]:
     """TRL's form of a well-known template, with marks, where TRL is installed; its files are read, not imported."""
     if own is None or own.has_markers:
         return own, None

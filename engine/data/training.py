@@ -5,7 +5,7 @@ The look that a start has at the data and the ranks that train on it read throug
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,9 +47,14 @@ def rows(path: Path, tally: Tally, text_field: str = "text", task: str = "sft") 
     Raises:
         UsageError: the file may not be read, or needs a package that is missing.
     """
-    for line, value in reader.values(reader.blocks(path, tally)):
-        taken = _take(value, text_field, FORMS[task])
-        yield Row(line, value, *(taken or (None, None)))
+    return taken(reader.blocks(path, tally), text_field, task)
+
+
+def taken(blocks: Iterable[Block], text_field: str = "text", task: str = "sft") -> Iterator[Row]:
+    """The rows of a file's blocks, as `rows` gives them."""
+    for line, value in reader.values(blocks):
+        found = _take(value, text_field, FORMS[task])
+        yield Row(line, value, *(found or (None, None)))
 
 
 def _say(*_words: Any, **_more: Any) -> None:
