@@ -1,4 +1,4 @@
-"""`ftui recipe`: write a recipe to start from, check one, list the built-in ones."""
+"""`ftui recipe`: write a recipe to start from, check one, list the built-in ones, import and export."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import UsageError
 from engine.findings import MAX_LINES, Finding, has_errors
 from engine.text import _, ngettext
+from tui.commands import recipe_interop
 from tui.output import Output
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ STYLE = {"error": "error", "warning": "warning", "note": "dim"}
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The verbs of `ftui recipe`."""
-    verbs = parser.add_subparsers(dest="verb", metavar="new|check|list", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="new|check|list|import|export", required=True)
     new = verbs.add_parser("new", help=_("write a commented recipe to start from"))
     new.add_argument("name", nargs="?", metavar="NAME", help=_("the file's name without .yaml (default: the method's)"))
     new.add_argument("--method", choices=METHODS, default="lora", help=_("what is trained (default: lora)"))
@@ -34,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "overrides", nargs="*", default=[], metavar="key=value", help=_("values that replace the recipe's")
     )
     listing = verbs.add_parser("list", help=_("list the built-in recipes"))
-    for verb in (new, check, listing):  # also after the verb; SUPPRESS keeps what stood before it
+    # --json also after the verb; SUPPRESS keeps what stood before it
+    for verb in (new, check, listing, *recipe_interop.configure(verbs)):
         verb.add_argument(
             "--json", action="store_true", default=argparse.SUPPRESS, help=_("one JSON document on stdout")
         )
@@ -42,8 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run one verb."""
-    verb = {"new": _new, "check": _check, "list": _list}[args.verb]
-    return verb(args, out)
+    verbs = {
+        "new": _new,
+        "check": _check,
+        "list": _list,
+        "import": recipe_interop.run_import,
+        "export": recipe_interop.run_export,
+    }
+    return verbs[args.verb](args, out)
 
 
 def show_findings(findings: Iterable[Finding], out: Output, file: str | Path | None = None) -> None:
