@@ -7,7 +7,7 @@ where there is no GPU, so the fake tensors are CPU tensors.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -131,15 +131,18 @@ def shard(model: Any, spec: Spec) -> None:
         fsdp2_prepare_model(accelerator, model)
 
 
-def start_fake_ranks(ranks: int) -> None:
-    """A process group of this process and `ranks - 1` that exist only by number."""
+@contextlib.contextmanager
+def fake_ranks(ranks: int) -> Iterator[None]:
+    """A process group of this process and `ranks - 1` that exist only by number; none is left behind."""
     import torch.distributed as dist
     import torch.distributed._tools.fake_collectives  # noqa: F401 - gives collectives a result on fake tensors
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    if dist.is_initialized():
-        dist.destroy_process_group()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def fill(model: nn.Module, make: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -21,8 +21,11 @@ Peaks = dict[str, dict[str, float]]
 
 def measure(spec: Spec, say: Callable[[str], None] = lambda _stage: None) -> Peaks:
     """The peaks of one step of fake tensors, by phase and part (bytes)."""
-    if spec.sharding == "fsdp2":
-        build.start_fake_ranks(spec.ranks)
+    with build.fake_ranks(spec.ranks) if spec.sharding == "fsdp2" else contextlib.nullcontext():
+        return _measure(spec, say)
+
+
+def _measure(spec: Spec, say: Callable[[str], None]) -> Peaks:
     say("build")
     model = build.on_meta(spec)
     if spec.sharding == "fsdp2":

@@ -8,7 +8,7 @@ from engine.errors import UsageError
 from engine.text import _
 
 FP32 = 4
-BLOCK8 = 2048  # values that share one fp32 maximum in bitsandbytes' 8-bit states
+BLOCK8 = 256  # values that share one fp32 maximum in the 8-bit states of bitsandbytes and torchao
 
 
 @dataclass(frozen=True)

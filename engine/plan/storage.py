@@ -8,8 +8,9 @@ from typing import Any
 
 from engine.plan import optimizers
 from engine.plan.layers import BF16, FP32
-from engine.plan.memory import Memory, adapter_parameters
+from engine.plan.memory import Memory
 from engine.plan.request import Request
+from engine.plan.state import adapter_parameters
 
 PROCESS = 4e9  # host memory of one rank: Python, torch, CUDA's host side
 SHARD = 5e9  # a shard of a model's files

@@ -114,6 +114,8 @@ def test_the_canary_sees_fake_equal_to_real():
     ],
 )
 def test_two_depths_give_the_whole_model(more):
+    import torch
+
     from engine.dryrun import depth, step
     from engine.dryrun.spec import Spec
     from tests.support.dryrun import TINY
@@ -124,6 +126,7 @@ def test_two_depths_give_the_whole_model(more):
     whole = depth.named(step.measure(spec))
     for phase, parts in whole.items():
         assert sum(guessed[phase].values()) == pytest.approx(sum(parts.values()), rel=1e-4), phase
+    assert not torch.distributed.is_initialized()  # the fake ranks are gone
 
 
 def plan(*words, env=None):

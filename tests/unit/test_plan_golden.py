@@ -10,6 +10,7 @@ import pytest
 
 from engine.plan import memory as memories
 from engine.plan import request, servers, storage
+from engine.plan import state as states
 from engine.plan.layers import layer
 from engine.plan.plan import plan
 
@@ -35,7 +36,7 @@ def planned(model=L70, **values):
 
 def held(r):
     """Weights, gradients and optimizer state of one GPU: what does not depend on the batch."""
-    state = memories.state(r)
+    state = states.state(r)
     return state.weights + state.gradients + state.optimizer
 
 
@@ -75,7 +76,7 @@ def test_without_checkpointing_a_token_takes_more_than_25_mb(method, mb):
 
 def test_rank_16_on_all_projections_is_207_million_3_3_gb_and_0_4_gb_on_disk():
     r = ask(method="lora", lora_r=16)
-    trained = memories.adapter_parameters(r)
+    trained = states.adapter_parameters(r)
     assert trained == pytest.approx(207e6, rel=0.002)
     assert trained * 16 == pytest.approx(3.3 * GB, rel=0.01)
     assert trained * 2 == pytest.approx(0.4 * GB, rel=0.05)
@@ -90,10 +91,10 @@ def test_logits_are_4_2_gb_in_fp32_and_12_6_gb_at_the_peak():
 
 
 def test_weights_16_bit_and_4_bit():
-    assert memories.base_bytes(ask(method="lora")) == pytest.approx(140 * GB, rel=0.01)
-    assert memories.base_bytes(ask(method="lora")) / 8 == pytest.approx(17.5 * GB, rel=0.01)
+    assert states.base_bytes(ask(method="lora")) == pytest.approx(140 * GB, rel=0.01)
+    assert states.base_bytes(ask(method="lora")) / 8 == pytest.approx(17.5 * GB, rel=0.01)
     assert ask().shape.linear_weights / 2 == pytest.approx(35 * GB, rel=0.03)
-    assert memories.base_bytes(ask(method="qlora")) == pytest.approx(40 * GB, rel=0.02)
+    assert states.base_bytes(ask(method="qlora")) == pytest.approx(40 * GB, rel=0.02)
 
 
 def test_money_of_20_hours_and_the_break_even_of_a_month():

@@ -8,6 +8,7 @@ import pytest
 
 from engine.plan import memory as memories
 from engine.plan import models, optimizers, request
+from engine.plan import state as states
 from engine.plan.device import device
 from engine.plan.layers import Numerics, layer
 from engine.plan.plan import plan
@@ -178,13 +179,13 @@ def test_fsdp1_keeps_inputs_of_frozen_layers_and_no_shard_is_ddp():
     one, two = (memories.memory(ask(method="lora", num_gpus=2, sharding=s)) for s in ("fsdp1", "fsdp2"))
     extra = one.phase("end of backward").total - two.phase("end of backward").total
     assert extra == pytest.approx(2 * 4096 * 2048 * (2 * 32 - 3), rel=0.01)
-    no_shard = memories.state(ask(method="lora", num_gpus=2, sharding="fsdp1", fsdp1_no_shard=True))
-    assert no_shard.weights == memories.state(ask(method="lora", num_gpus=2, sharding="ddp")).weights
+    no_shard = states.state(ask(method="lora", num_gpus=2, sharding="fsdp1", fsdp1_no_shard=True))
+    assert no_shard.weights == states.state(ask(method="lora", num_gpus=2, sharding="ddp")).weights
 
 
 def test_experts_of_transformers_5_stay_in_16_bits():
     old, new = (
-        memories.base_bytes(ask("mistralai/Mixtral-8x7B-v0.1", method="qlora", transformers=v)) for v in ("4.45", "5.2")
+        states.base_bytes(ask("mistralai/Mixtral-8x7B-v0.1", method="qlora", transformers=v)) for v in ("4.45", "5.2")
     )
     assert old / GB == pytest.approx(25, abs=2)
     assert new / GB > 85
@@ -192,10 +193,10 @@ def test_experts_of_transformers_5_stay_in_16_bits():
 
 def test_int_and_gptq_and_untied_weights():
     shape = models.resolve("Llama-3.2-1B")
-    gptq = memories.base_bytes(ask("Llama-3.2-1B", method="qlora", quant="gptq"))
+    gptq = states.base_bytes(ask("Llama-3.2-1B", method="qlora", quant="gptq"))
     assert gptq == pytest.approx(shape.linear_weights * 0.52 + 2 * 2048 * 128256, rel=0.01)
-    untied = memories.base_bytes(ask("Llama-3.2-1B", method="lora", untie=True))
-    assert untied - memories.base_bytes(ask("Llama-3.2-1B", method="lora")) == 2 * 2048 * 128256
+    untied = states.base_bytes(ask("Llama-3.2-1B", method="lora", untie=True))
+    assert untied - states.base_bytes(ask("Llama-3.2-1B", method="lora")) == 2 * 2048 * 128256
 
 
 @pytest.mark.parametrize("name", sorted(optimizers.RULES))
@@ -209,7 +210,7 @@ def test_every_optimizer_gives_a_plan(name):
 def test_every_family_and_stack_gives_a_plan(name, method, framework):
     r = ask(name, method=method, framework=framework, max_length=512, gradient_checkpointing=False)
     m = memories.memory(r)
-    assert m.peak.total > memories.base_bytes(r) > 0
+    assert m.peak.total > states.base_bytes(r) > 0
 
 
 # --- the card

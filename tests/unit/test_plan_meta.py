@@ -8,7 +8,7 @@ import weakref
 import orjson
 import pytest
 
-from engine.plan import memory, models, request, shapes
+from engine.plan import memory, models, optimizers, request, shapes
 
 pytestmark = pytest.mark.heavy
 CATALOGUE = orjson.loads(models.CATALOGUE.read_bytes())["models"]
@@ -172,3 +172,15 @@ def test_the_peak_of_a_real_step(family, more, method, checkpointing, targets, e
     )  # fmt: skip
     predicted = memory.memory(asked).peak.total
     assert predicted == pytest.approx(real_peak(config, method, checkpointing, targets), rel=error)
+
+
+def test_8_bit_states_are_as_large_as_bitsandbytes_makes_them():
+    import bitsandbytes as bnb
+    import torch
+
+    parameter = torch.nn.Parameter(torch.zeros(1024, 1024))
+    optimizer = bnb.optim.AdamW8bit([parameter])
+    optimizer.init_state(optimizer.param_groups[0], parameter, 0, 0)
+    held = optimizer.state[parameter]
+    states = sum(held[name].nbytes for name in ("state1", "state2", "absmax1", "absmax2"))
+    assert optimizers.rule("adamw_bnb_8bit").full_bytes(4) * parameter.numel() == states
