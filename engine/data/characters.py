@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from engine.data.forms import Say
+Say = Callable[..., None]  # say(kind, value, subtype): one finding of the row at hand
 
 # Everything suspicious in one class, so that clean text costs one pass.
 SUSPECT = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd"
-    "\U000e0000-\U000e007f\ud800-\udfff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\u115f\u1160\u3164\uffa0\ufeff\ufffd\ufffe\uffff"
+    "\U000e0000-\U000e007f\U000e0100-\U000e01ef\ud800-\udfff]"
 )
+PRINTABLE = re.compile("[\u115f\u1160\u3164\uffa0\ufffd\U000e0100-\U000e01ef]")  # of these, what Python calls so
 ANSI = re.compile(
     r"\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)"  # a title or a link
     r"|(?:\x1b\[|\x9b)[0-?]{0,40}[ -/]{0,8}[@-~]"  # colors, movements
@@ -20,11 +22,13 @@ BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Marks of direction that right-to-left text uses in good faith; beside other letters they are only in the way.
 DIRECTION_MARKS = frozenset("\u200e\u200f\u061c")
 JOINERS = frozenset("\u200c\u200d")
-ZERO_WIDTH = frozenset("\u200b\u2060\u2061\u2062\u2063\u2064\ufeff\u180e\u00ad")
+ZERO_WIDTH = frozenset("\u115f\u1160\u3164\uffa0\u200b\u2060\u2061\u2062\u2063\u2064\ufeff\u180e\u00ad")
 RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 # Scripts that are written with joiners between letters (Arabic, Indic, Mongolian, ...) or without spaces (Thai, Khmer).
 JOINING = re.compile("[\u0600-\u07ff\u0840-\u0dff\u0e00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 EMOJI = re.compile("[\u00a9\u00ae\u203c-\u3299\ufe0f\u20e3\U0001f000-\U0001faff\U000e0020-\U000e007f]")
+IDEOGRAPH = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+INVISIBLE = "\u00ad\u115f\u1160\u180e\u200b\u200c\u200d\u2060\u2800\u3164\ufeff\uffa0"
 FEW = 3  # soft hyphens come with text from web pages and books; one here and there is no reason to speak
 FLAG = "\U0001f3f4"  # a black flag: tag characters after it spell a region
 
@@ -44,7 +48,8 @@ def check(text: str, say: Say) -> None:
     """Say what is odd about the characters of a row's text."""
     # Nearly all rows end here: what is printable is not suspect, the replacement character aside.
     plain = text.replace("\n", "").replace("\t", "").replace("\r", "")
-    if (not plain.isprintable() or "\ufffd" in plain) and (match := SUSPECT.search(text)):
+    odd = not plain.isprintable() or (not text.isascii() and PRINTABLE.search(plain))
+    if odd and (match := SUSPECT.search(text)):
         _suspects(text, match.start(), say)
     if not text.isascii():
         _mojibake(text, say)
@@ -89,15 +94,26 @@ def _joins(text: str, at: int) -> bool:
 
 
 def _spells_flag(text: str, at: int) -> bool:
-    """Whether the tag characters here follow a flag (as those of England, Scotland and Wales do)."""
+    """Whether the tag characters here follow a flag (as those of England, Scotland and Wales do).
+
+    Or, of the selectors beyond them, an ideograph whose variant they choose; in a row they hide bytes.
+    """
+    if text[at] >= "\U000e0100":
+        return at > 0 and IDEOGRAPH.match(text[at - 1]) is not None
     while at > 0 and text[at] >= "\U000e0000":
         at -= 1
     return text[at] == FLAG
 
 
+def is_blank(text: str) -> bool:
+    """Whether a reader sees nothing: white space and invisible characters only."""
+    return not text.strip() or not (text.isascii() or text.strip(INVISIBLE + " \t\r\n\u00a0").strip())
+
+
 def without_odd(text: str) -> str:
     """The text without the characters that `check` warns of as invisible or controlling; all others stay."""
-    if text.replace("\n", "").replace("\t", "").replace("\r", "").isprintable():
+    plain = text.replace("\n", "").replace("\t", "").replace("\r", "")
+    if plain.isprintable() and (plain.isascii() or not PRINTABLE.search(plain)):
         return text
     text = ANSI.sub("", text)
     right_to_left = RIGHT_TO_LEFT.search(text) is not None

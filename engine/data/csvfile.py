@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from engine.data.forms import recognize
 from engine.data.rawjson import guess_encoding
 from engine.data.tally import Tally
 from engine.text import _
 
 DELIMITERS = ",;\t|"
+SEPARATOR = re.compile(r"sep=(.)\r?$")
 NAMES = {",": ",", ";": ";", "\t": "tab", "|": "|"}
+HEADER_LIMIT = 2000
 FIELD_LIMIT = 16 << 20  # a quote that is never closed swallows the file up to here
 
 
@@ -24,6 +28,15 @@ def delimiter_of(header: str, usual: str) -> str:
         return usual
     best = max(DELIMITERS, key=outside.count)
     return best if outside.count(best) else usual
+
+
+def has_columns(head: str) -> bool:
+    """Whether a text begins with a header line that names columns which make a training row."""
+    first = head.lstrip("\ufeff").partition("\n")[0].strip()
+    if len(first) > HEADER_LIMIT or first[:1] in ("{", "["):
+        return False
+    names = next(csv.reader([first], delimiter=delimiter_of(first, ",")), [])
+    return len(names) > 1 and bool(recognize(dict.fromkeys(name.strip() for name in names))[0])
 
 
 class _Lines:
@@ -77,7 +90,9 @@ def records(
     pieces: Iterator[bytes], head: str, usual: str, tally: Tally, delimiter: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records of a CSV file as rows with their first line. What is broken goes to the tally and is left out."""
-    first = head.split("\n", 1)[0]
+    first, _newline, rest = head.partition("\n")
+    if (declared := SEPARATOR.match(first)) is not None:  # a spreadsheet's own first line
+        delimiter, first = delimiter or declared.group(1), rest.partition("\n")[0]
     sign = delimiter or delimiter_of(first, usual)
     if sign != usual and delimiter is None:
         tally.add("csv_delimiter", 1, NAMES[sign])
@@ -100,7 +115,12 @@ def _records(lines: _Lines, sign: str, tally: Tally) -> Iterator[tuple[int, dict
                 if not any(fields) and len(fields) < 2:
                     tally.add("blank_line", start)
                 elif header is None:
+                    if start == 1 and SEPARATOR.match(sign.join(fields)):
+                        continue
                     header = [name.strip() for name in fields]
+                    if header and not header[0] and header.count("") == 1:
+                        header[0] = "(index)"
+                        tally.add("csv_header", start, subtype="index")
                     if len(set(header)) != len(header) or "" in header:
                         tally.add("csv_header", start, ", ".join(n for n in header if header.count(n) > 1 or not n))
                 elif len(fields) != len(header):

@@ -7,16 +7,15 @@ a preference is a prompt with two answers; a text is a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.data.characters import Say, is_blank
 from engine.errors import UsageError
 from engine.text import _
 
 Message = dict[str, Any]
-# say(kind, value, subtype): one finding of the row at hand
-Say = Callable[..., None]
 
 NAMES = (
     "messages", "conversations", "role", "content", "instruction", "input", "output", "prompt", "completion", "text",
@@ -28,6 +27,15 @@ SHAREGPT_ROLES = {
     "chatgpt": "assistant", "bot": "assistant", "bard": "assistant", "model": "assistant", "system": "system",
     "tool": "tool", "observation": "tool", "function_response": "tool", "function_call": "function_call",
     "tool_call": "function_call",
+}  # fmt: skip
+TRANSCRIPT = "\n\nAssistant:"  # of conversations that were written out as one text
+LIKELY = {
+    "question": "prompt", "query": "prompt", "input": "prompt", "human": "prompt", "user": "prompt",
+    "request": "prompt", "source": "prompt", "q": "prompt", "answer": "completion", "response": "completion",
+    "output": "completion", "assistant": "completion", "reply": "completion", "target": "completion", "a": "completion", "gpt": "completion",
+    "message": "messages", "dialogue": "messages", "dialog": "messages", "turns": "messages", "chat": "messages",
+    "items": "messages", "content": "text", "body": "text", "document": "text", "article": "text",
+    "better": "chosen", "preferred": "chosen", "worse": "rejected", "dispreferred": "rejected",
 }  # fmt: skip
 ALWAYS_USED = ("tools", "chat_template_kwargs")
 
@@ -42,6 +50,7 @@ class Row:
     rejected: list[Message] | None = None
     text: str | None = None
     tools: list[Any] | None = None
+    label: bool | None = None  # of prompt + completion rows: whether the answer is a good one
     prompt_length: int | None = None  # of prompt + completion rows: messages that belong to the prompt
     plain: bool = False  # prompt + completion as texts: trained without the chat template
     broken: bool = False  # an error was found: the row cannot be trained on
@@ -83,10 +92,25 @@ def recognize(keys: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     if "instruction" in keys:
         return "alpaca", ("instruction", "input", "output", "response", "system", "history")
     if "prompt" in keys or "completion" in keys:
-        return "prompt_completion", ("prompt", "completion", "system")
+        return "prompt_completion", ("prompt", "completion", "system", "label")
     if "text" in keys:
         return "text", ("text",)
     return "", ()
+
+
+def mapping(keys: Mapping[str, Any]) -> dict[str, str]:
+    """Our names of columns for those of a row that has no known form, where they can be guessed; else nothing."""
+    found: dict[str, str] = {}
+    for key in keys:
+        lower = str(key).strip().lower()
+        ours = lower if lower in NAMES and key not in NAMES else LIKELY.get(lower)
+        if ours is not None:
+            found.setdefault(ours, str(key))
+    if found.keys() == {"prompt"} or found.keys() == {"completion"}:
+        return {}
+    if "messages" in found:
+        return {"messages": found["messages"]}
+    return found if recognize(found)[0] else {}
 
 
 def make_row(value: dict[str, Any], form: str, say: Say) -> Row:
@@ -107,7 +131,7 @@ def make_row(value: dict[str, Any], form: str, say: Say) -> Row:
         row.messages = _turn_list(turns, say) if form == "messages" else _sharegpt(turns, value, say)
         row.broken = row.messages is None
     if "tools" in value and value["tools"] is not None:
-        row.tools = _tools(value["tools"], say)
+        row.tools = _tools(value["tools"], row, say)
     return row
 
 
@@ -120,7 +144,7 @@ def type_name(value: Any) -> str:
 def _text(value: Any, name: str, say: Say) -> str | None:
     """A text that must not be missing, null, empty or something else."""
     if isinstance(value, str):
-        if not value.strip():
+        if is_blank(value):
             say("empty_content", name)
             return None
         return value
@@ -161,6 +185,9 @@ def _sharegpt(turns: Any, value: dict[str, Any], say: Say) -> list[Message] | No
             messages.append(message)
             continue
         role = SHAREGPT_ROLES.get(speaker, speaker) if isinstance(speaker, str) else speaker
+        if isinstance(role, str) and role not in SHAREGPT_ROLES and (known := SHAREGPT_ROLES.get(role.strip().lower())):
+            say("role_case", role)
+            role = known
         if role == "function_call":
             call = _parsed_object(turn.get("value"))
             if call is None or not isinstance(call.get("name"), str):
@@ -231,6 +258,7 @@ def _prompt_completion(value: dict[str, Any], row: Row, say: Say) -> None:
         row.broken = True
         return
     row.plain = isinstance(value["prompt"], str) and isinstance(value["completion"], str)
+    row.label = value["label"] if isinstance(value.get("label"), bool) else None
     if _is_text(value.get("system")) and not row.plain:
         prompt = [{"role": "system", "content": value["system"]}, *prompt]
     row.messages, row.prompt_length = prompt + completion, len(prompt)
@@ -247,13 +275,21 @@ def _preference(value: dict[str, Any], row: Row, say: Say) -> None:
         return
     chosen, rejected = (side for side in sides if side is not None)
     row.plain = isinstance(value["chosen"], str) and isinstance(value.get("prompt", ""), str)
+    if isinstance(value["chosen"], str) != isinstance(value["rejected"], str):
+        say("non_string_content", _("a text on one side and messages on the other"))
+        row.broken = True
+        return
     if prompt:  # whole conversations beside an explicit prompt: what they repeat of it is not the answer
         chosen, rejected = (
             side[len(prompt) :] if side[: len(prompt)] == prompt else side for side in (chosen, rejected)
         )
         if any(len(side) > 1 and side[0].get("role") in ("user", "system") for side in (chosen, rejected)):
             say("prompt_differs")
-    elif not row.plain:
+    elif row.plain:
+        heads = [str(value[name]).rpartition(TRANSCRIPT)[0] for name in ("chosen", "rejected")]
+        if all(heads) and heads[0].strip() != heads[1].strip():
+            say("prompt_differs")
+    else:
         shared = _shared(chosen, rejected)
         prompt, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
         if any(message.get("role") == "user" for message in chosen[:1] + rejected[:1]):
@@ -270,7 +306,7 @@ def _shared(chosen: list[Message], rejected: list[Message]) -> int:
     return count
 
 
-def _tools(value: Any, say: Say) -> list[Any] | None:
+def _tools(value: Any, row: Row, say: Say) -> list[Any] | None:
     """The declared tools; a JSON text of them is as good, an empty one is none."""
     if isinstance(value, str):
         if not value.strip():
@@ -279,8 +315,10 @@ def _tools(value: Any, say: Say) -> list[Any] | None:
             value = json.loads(value)
         except (ValueError, RecursionError):
             say("tool_schema", _("it is not JSON"))
+            row.broken = True
             return None
     if not isinstance(value, list):
         say("tool_schema", type_name(value))
+        row.broken = True
         return None
     return value

@@ -16,12 +16,17 @@ EDGE = r"(?<![\w.+/=#-])"
 END = r"(?![\w=/]|[.-]\w)"
 WINDOW = 48  # characters before a number in which its name may stand
 
-IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![A-Za-z0-9])")
-CARD = re.compile(EDGE + r"(?:\d{4}([ -])\d{4}\1\d{4}\1\d{1,7}|\d{4}([ -])\d{6}\2\d{4,5}|\d{14,19})" + END)
+IBAN = re.compile(
+    r"(?<![A-Za-z0-9])(?:[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?"
+    r"|[a-z]{2}\d{2}(?:[ -]?[a-z0-9]{4}){2,7}(?:[ -]?[a-z0-9]{1,3})?)(?![A-Za-z0-9])"
+)
+CARD = re.compile(
+    EDGE + r"(?:\d{4}([ .\u00a0-])\d{4}\1\d{4}\1\d{1,7}|\d{4}([ .\u00a0-])\d{6}\2\d{4,5}|\d{13,19})" + END
+)
 CARD_WORDS = re.compile(r"(?i)card|visa|mastercard|amex|maestro|карт|kart|carte|tarjeta|мир\b|卡")
 # First digits and lengths that issuers use; a number of another make is no card, whatever its last digit.
 ISSUERS = (
-    (re.compile(r"4"), (16, 19)),
+    (re.compile(r"4"), (13, 16, 19)),
     (re.compile(r"5[1-5]|2(?:22[1-9]|2[3-9]|[3-6]|7[01]|720)"), (16,)),
     (re.compile(r"3[47]"), (15,)),
     (re.compile(r"3(?:0[0-5]|[689])"), (14,)),
@@ -42,12 +47,13 @@ class Id(NamedTuple):
 
 
 def _id(subtype: str, module: str, pattern: str, words: str | None) -> Id:
-    return Id(subtype, module, re.compile(EDGE + pattern + END), re.compile("(?i)" + words) if words else None)
+    return Id(subtype, module, re.compile(f"{EDGE}(?:{pattern}){END}"), re.compile("(?i)" + words) if words else None)
 
 
 IDS = (
     _id("inn_ru", "ru.inn", r"\d{10}(?:\d{2})?", r"инн|\binn\b|taxpayer|налогоплательщик"),
     _id("tckn_tr", "tr.tckimlik", r"[1-9]\d{10}", None),
+    _id("tckn_tr", "tr.tckimlik", r"[1-9]\d{2} \d{3} \d{3} \d{2}", r"\bt\.?c\b|kimlik"),
     _id("ssn_us", "us.ssn", r"\d{9}|\d{3} \d{2} \d{4}", r"\bssn\b|social security"),
     _id("ein_us", "us.ein", r"\d{2}-\d{7}", r"\bein\b|employer id"),
     _id("itin_us", "us.itin", r"9\d{2}-\d{2}-\d{4}", None),
@@ -76,7 +82,7 @@ NINO = re.compile(
     r"(?<![A-Za-z0-9])(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\d{2} ?\d{2} ?\d{2} ?[A-D](?![A-Za-z0-9])"
 )
 NINO_WORDS = re.compile(r"(?i)national insurance|\bnino?\b|\bni n")
-PASSPORT_RU = re.compile(EDGE + r"\d{2} ?\d{2} ?(?:№ ?|N ?)?\d{6}" + END)
+PASSPORT_RU = re.compile(EDGE + r"\d{2} ?\d{2},? ?(?:№ ?|N ?|номер:? ?)?\d{6}" + END)
 PASSPORT_RU_WORDS = re.compile(r"(?i)паспорт|серия")
 DIGITS = re.compile(r"\D")
 
@@ -109,7 +115,7 @@ def _national(text: str) -> Iterator[Found]:
             continue
         for match in kind.pattern.finditer(text):
             named = kind.words is None or kind.words.search(text, max(0, match.start() - WINDOW), match.start())
-            if named and _checks(kind.module, match.group()):
+            if named and _checks(kind.module, match.group().replace(" ", "")):
                 yield kind.subtype, *match.span()
     if "снилс" in text.lower():
         for match in re.finditer(EDGE + r"\d{11}" + END, text):

@@ -47,6 +47,9 @@ def _file_kinds() -> dict[str, Kind]:
             _("convert it: iconv -f {values} -t UTF-8 OLD > NEW"),
         ),
         "line_endings": Kind("note", _("lines end with CRLF"), _("nothing needs to be done; dos2unix makes it LF")),
+        "line_endings.cr": Kind(
+            "warning", _("lines end with CR alone; they were read as lines"), _("mac2unix makes it LF")
+        ),
         "blank_line": Kind("note", _("blank lines"), _("nothing needs to be done")),
         "long_line": Kind(
             "warning", _("a row of {values}; it will be cut at max_length"), _("split it into several rows")
@@ -75,10 +78,18 @@ def _file_kinds() -> dict[str, Kind]:
             _("the file is {values} where one JSON object a line was expected; its rows were read"),
             _("write one object a line: jq -c . OLD > NEW"),
         ),
+        "container.csv": Kind(
+            "warning",
+            _("the file is {values} under a name that does not say so; its rows were read"),
+            _("rename the file"),
+        ),
         "compressed": Kind(
             "warning",
             _("{values} data under a name that does not say so; it was read unpacked"),
             _("rename the file (.gz, .zst), or unpack it"),
+        ),
+        "compressed.not": Kind(
+            "warning", _("the name says {values}, but the data is not packed"), _("rename the file")
         ),
         "compressed.archive": Kind(
             "error", _("{values} archive: it cannot be read as rows"), _("unpack it first, or pack it as .gz or .zst")
@@ -103,6 +114,7 @@ def _file_kinds() -> dict[str, Kind]:
         "csv_unclosed_quote": Kind(
             "error", _('a quote (") that is not closed, or text after a closing one'), _('close it; write " as ""')
         ),
+        "csv_header.index": Kind("note", _("the first column has no name (pandas writes its index so)"), ""),
         "csv_header": Kind(
             "error", _("the header line names a column twice or not at all: {values}"), _("give every column a name")
         ),
@@ -115,6 +127,11 @@ def _row_kinds() -> dict[str, Kind]:
             "error",
             _("rows of no known form; they have: {values}"),
             _("use messages, conversations, instruction + output, prompt + completion, text, or chosen + rejected"),
+        ),
+        "missing_messages.columns": Kind(
+            "error",
+            _("rows of no known form; their columns can be mapped: {values}"),
+            _("give {values}, or dataset_columns in the recipe"),
         ),
         "messages_not_list": Kind(
             "error", _("the messages are {values} where a list of messages belongs"), _("make it a list of messages")
@@ -177,11 +194,20 @@ def _row_kinds() -> dict[str, Kind]:
         "tool_arguments_bad_json": Kind(
             "error", _("arguments of a tool call that are not a JSON object"), _("correct or delete these rows")
         ),
+        "tool_arguments_bad_json.calls": Kind(
+            "error", _("tool_calls that are {values} where a list of calls belongs"), _("make it a list of calls")
+        ),
         "tool_not_declared": Kind(
             "warning", _("calls of tools that the row does not declare: {values}"), _("add them to the row's 'tools'")
         ),
         "tool_call_id_mismatch": Kind(
             "warning", _("a tool's answer names a call that was not made"), _("make tool_call_id the id of the call")
+        ),
+        "tool_call_id_mismatch.twice": Kind(
+            "warning", _("two calls of a row have one id"), _("give each call an id of its own")
+        ),
+        "tool_schema.required": Kind(
+            "warning", _("calls without parameters that the tool requires: {values}"), _("correct these calls")
         ),
         "tool_schema": Kind(
             "error", _("'tools' cannot be used: {values}"), _("make it a list of functions with name and parameters")

@@ -12,6 +12,8 @@ INTERNATIONAL = re.compile(r"(?<![\w+])(?:\+|00(?=[1-9]))(?:[ \u00a0().\-/\u2010
 # Ways of writing that say of themselves that they are phone numbers, with the country that writes so.
 WRITTEN = (
     ("US", re.compile(r"(?<![\w.\-/(+])(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[.-])[2-9]\d{2}[ .-]\d{4}(?![\w-]|\.\d)")),
+    ("RU", re.compile(r"(?<![\w.\-/(+=#])89\d{9}(?![\w-]|\.\d)")),
+    ("TR", re.compile(r"(?<![\w.\-/(+])0[ -]?(?:\([234]\d{2}\) ?|[234]\d{2}[ -])\d{3}[ -]\d{2}[ -]\d{2}(?![\w-]|\.\d)")),
     ("RU", re.compile(r"(?<![\w.\-/(+])8[ -]?(?:\([3489]\d{2}\)[ -]?|[3489]\d{2}[ -])\d{3}[ -]?\d{2}[ -]?\d{2}(?![\w-]|\.\d)")),
     ("TR", re.compile(r"(?<![\w.\-/(+])0[ -]?(?:\(5\d{2}\)[ -]?|5\d{2}[ -]?)\d{3}[ -]?\d{2}[ -]?\d{2}(?![\w-]|\.\d)")),
 )  # fmt: skip

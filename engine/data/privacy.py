@@ -13,10 +13,13 @@ Found = tuple[str, int, int]
 # Every number that this module looks for has six digits or more, close together, or is an address with dots.
 DIGITS = re.compile(r"\d[\d.]")
 NUMBERISH = re.compile(
-    r"\d[\d \u00a0().\-/\u2010-\u2013]{4,}\d|[A-Z]{2}\d{2} ?[A-Z0-9]|\d\.\d+\.\d|[A-Z]{5}\d|[XYZ]-?\d{7}"
+    r"\d[\d \u00a0().\-/\u2010-\u2013]{4,}\d|[A-Za-z]{2}\d{2} ?[A-Za-z0-9]{4}|\d\.\d+\.\d|[A-Z]{5}\d|[XYZ]-?\d{7}"
 )
 EMAIL = re.compile(
-    r"(?<![\w.%+/:@-])[\w%+-]+(?:\.[\w%+-]+)*@(?:[^\W_](?:[\w-]*[^\W_])?\.)+(?P<top>[^\W\d_]{2,24}|xn--[a-z0-9-]+)(?![\w@-])"
+    r"(?<![\w.%+/@-])[\w%+-]+(?:[.'][\w%+-]+)*@(?:[^\W_](?:[\w-]*[^\W_])?\.)+(?P<top>[^\W\d_]{2,24}|xn--[a-z0-9-]+)(?![\w@-])"
+)
+SPELLED_EMAIL = re.compile(
+    r"(?i)(?<![\w.])[\w%+-]+(?:\.[\w%+-]+)*\s?[\[(]at[\])]\s?[\w-]+(?:\s?(?:\.|[\[(]dot[\])])\s?[\w-]+)*\s?(?:\.|[\[(]dot[\])])\s?[a-z]{2,12}\b"
 )
 # What an address with an @ ends with when it is a file, or a program's own name for something.
 NOT_TOP = frozenset(
@@ -27,7 +30,9 @@ NOT_TOP = frozenset(
     )
 )  # fmt: skip
 NOT_PERSONS = frozenset(("git", "hg", "svn", "noreply", "no-reply", "donotreply", "do-not-reply", "postmaster"))
-IPV4 = re.compile(r"(?<![\w.\-/=v])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\d)")
+IPV4 = re.compile(
+    r"(?:(?<![\w.\-/=v])|(?<=://))(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\d)"
+)
 IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:])")
 IP_WORDS = re.compile(
     r"(?i)\bip\b|\bipv4\b|\baddress|\bhost|\bserver|\bclient|\blogin|\bfrom\b|адрес|сервер|sunucu|адреса"
@@ -67,7 +72,7 @@ def find(text: str, lower: str | None = None) -> list[tuple[str, str, int, int]]
 
 
 def _personal(text: str, lower: str) -> Iterator[Found]:
-    if "@" in text:
+    if "@" in text or "at)" in lower or "at]" in lower:
         yield from _emails(text)
     if DIGITS.search(text) and NUMBERISH.search(text):
         yield from identifiers.find(text)
@@ -82,10 +87,18 @@ def _personal(text: str, lower: str) -> Iterator[Found]:
 
 
 def _emails(text: str) -> Iterator[Found]:
+    """Addresses, those too that are spelled out for people."""
+    for match in SPELLED_EMAIL.finditer(text):
+        yield "email", *match.span()
     for match in EMAIL.finditer(text):
         local = match.group().split("@")[0].lower()
         if match.group("top").lower() in NOT_TOP or local in NOT_PERSONS:
             continue
+        if (
+            text[match.start() - 1 : match.start()] == ":"
+            and "://" in text[max(0, match.start() - 80) : match.start()].split()[-1]
+        ):
+            continue  # the password in an address, and the machine
         if text[match.end() : match.end() + 1] == ":" and text[match.end() + 1 : match.end() + 2].isalnum():
             continue  # user@host.name:path is a place on a machine
         yield "email", *match.span()

@@ -241,8 +241,22 @@ class _Text:
 
 
 def guess_encoding(sample: bytes) -> str:
-    """What bytes that are not UTF-8 probably are: the Cyrillic code page where most high bytes are its letters."""
+    """What bytes that are not UTF-8 probably are: a code page, by which of its letters they would be."""
     high = [byte for byte in sample if byte >= 0x80]
-    letters = sum(byte >= 0xC0 or byte in (0xA8, 0xB8) for byte in high)
     pairs = sum(a >= 0xC0 and b >= 0xC0 for a, b in itertools.pairwise(sample))
-    return "cp1251" if letters > 0.7 * len(high) and pairs >= 2 else "cp1252"
+    letters = sum(byte >= 0xC0 or byte in (0xA3, 0xA8, 0xB3, 0xB8) for byte in high)
+    if letters > 0.7 * len(high) and pairs >= 2:  # long words of such letters: Cyrillic
+        lower = sum(0xC0 <= byte <= 0xDF for byte in high)  # KOI8-R has its small letters where cp1251 has capitals
+        return "koi8-r" if lower > 0.7 * len(high) else "cp1251"
+    for name, first, last in (("shift_jis", 0x81, 0x9F), ("gb18030", 0xA1, 0xBF)):
+        if sum(first <= byte <= last for byte in high) > 0.25 * len(high) and len(high) > 5 and _decodes(sample, name):
+            return name
+    turkish = sum(byte in (0xFD, 0xFE, 0xF0, 0xDD, 0xDE, 0xD0) for byte in high)
+    return "cp1254" if turkish * 3 >= len(high) else "cp1252"
+
+
+def _decodes(sample: bytes, name: str) -> bool:
+    """Whether bytes make letters in an encoding of East Asia, most of them ideographs or kana."""
+    text = sample.decode(name, "ignore")
+    wide = sum("\u3040" <= c <= "\u9fff" for c in text)
+    return wide > 0.8 * sum(c > "\x7f" for c in text) and wide > 0

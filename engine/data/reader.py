@@ -73,8 +73,13 @@ def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Blo
         yield from _packed(_parquet(opened.path, tally))
         return
     head = opened.text_head.decode("utf-8", "replace")
-    if FORMATS.get(opened.suffix) == "csv":
-        usual = "," if opened.suffix == ".csv" else "\t"
+    table, like_json = csvfile.has_columns(head), head.lstrip()[:1] in ("{", "[")
+    if FORMATS.get(opened.suffix) == "csv" and like_json:
+        tally.add("container", 1, "JSON", "csv")
+    elif table and FORMATS.get(opened.suffix) != "csv":
+        tally.add("container", 1, "CSV", "csv")
+    if not like_json and (FORMATS.get(opened.suffix) == "csv" or table):
+        usual = "\t" if opened.suffix in (".tsv", ".tab") else ","
         yield from _packed(csvfile.records(opened.pieces(), head, usual, tally, delimiter))
         return
     layout = rawjson.layout(head, whole=len(opened.head) < HEAD)

@@ -26,7 +26,7 @@ class Shape(NamedTuple):
 
 
 def _shape(subtype: str, marks: str, pattern: str, *, random: bool = True) -> Shape:
-    return Shape(subtype, tuple(marks.split()), re.compile(pattern), random)
+    return Shape(subtype, tuple(marks.split()), re.compile(pattern, re.DOTALL if "PuTTY" in pattern else 0), random)
 
 
 SHAPES = (
@@ -59,9 +59,19 @@ SHAPES = (
     _shape("cloud_token", "dop_v1_ doo_v1_ shpat_ shpss_ dapi", START + r"(?:do[op]_v1_[a-f0-9]{64}|shp(?:at|ss)_[a-fA-F0-9]{32}|dapi[a-f0-9]{32})"),
     _shape("cloud_token", "AQVN y0_ t1.", START + r"(?:AQVN[A-Za-z0-9_-]{35,38}|y0_[A-Za-z0-9_-]{50,}|t1\.[A-Z0-9a-z_-]+\.[A-Z0-9a-z_-]{80,})"),
     _shape("api_key", "r8_ gsk_ xai- pplx- fw_ tvly- nvapi-", START + r"(?:r8_|gsk_|xai-|pplx-|fw_|tvly-|nvapi-)[A-Za-z0-9_-]{24,}"),
+    _shape("api_key", "lin_api_ ntn_ figd_ pcsk_ hvs. PMAK- NRAK- sntrys_ glsa_ sbp_ pscale_ SSWS", START + r"(?:(?:lin_api_|ntn_|figd_|pcsk_|hvs\.|PMAK-|sntrys_|glsa_|sbp_|pscale_(?:tkn|pw)_|SSWS 00)[A-Za-z0-9_-]{32,}|NRAK-[A-Z0-9]{27})"),
+    _shape("api_key", "secret_ key- sq0 EAA", START + r"(?:secret_[A-Za-z0-9]{43}|key-[a-f0-9]{32}|sq0(?:atp|csp)-[A-Za-z0-9_-]{22,43}|EAA[A-Z][A-Za-z0-9_-]{56,})" + END),
+    _shape("registry_token", "dckr_pat_ ATATT3 .atlasv1. dp.pt.", START + r"(?:dckr_pat_[A-Za-z0-9_-]{24,}|ATATT3[A-Za-z0-9_=-]{60,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}|dp\.pt\.[A-Za-z0-9]{40,})"),
+    _shape("mapbox_token", "k.eyJ", START + r"[ps]k\.eyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"),
+    _shape("discord_token", "M N O", START + r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}" + END),
+    _shape("vk_token", "vk1.a.", START + r"vk1\.a\.[A-Za-z0-9_-]{60,}"),
+    _shape("broker_token", "t.", START + r"t\.[A-Za-z0-9_-]{86}" + END),
+    _shape("private_key", "PuTTY-User-Key-File", r"PuTTY-User-Key-File-\d: (?:.{16,8192}?Private-MAC: \w+|.{16,})", random=False),
+    _shape("password", "sshpass", r"sshpass\s+-p\s*['\"]?(?P<value>[^\s'\"]{6,64})", random=False),
+    _shape("password", "curl", r"curl\b[^\n]{0,80}?\s(?:-u|--user)\s*['\"]?[\w.@-]{1,64}:(?P<value>[^\s'\"]{6,64})", random=False),
     _shape("azure_key", "AccountKey= SharedAccessKey=", r"(?:AccountKey|SharedAccessKey)=[A-Za-z0-9+/]{40,}={0,2}"),
     _shape("telephony_key", "SK AC", START + r"(?:SK|AC)[a-f0-9]{32}" + END),
-    _shape("url_password", "://", r"[a-z][a-z0-9+.-]{2,}://[^\s:/@'\"<>]{1,64}:(?P<value>[^\s:/@'\"<>]{3,128})@[A-Za-z0-9.-]+", random=False),
+    _shape("url_password", "://", r"[a-z][a-z0-9+.-]{2,}://[^\s:/@'\"<>]{0,64}:(?P<value>[^\s:/@'\"<>]{3,128})@[A-Za-z0-9.-]+", random=False),
 )  # fmt: skip
 SHORTEST = 14  # user:pass@host, as the shortest of all
 MARKS = [(mark, shape) for shape in SHAPES for mark in shape.marks]
@@ -79,6 +89,7 @@ PLACEHOLDER = re.compile(
     r"todo|replace|here|fake|test[_-]?(?:key|token)|user|pass(?:word)?$|^\$|\{|os\.|env|getenv|process\.|config|12345678"
 )
 HEX = re.compile(r"[0-9a-f]+\Z|[0-9A-F]+\Z")
+KEY_NAME = re.compile(r"(?i)api[_-]?key|secret|token")
 UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
@@ -98,7 +109,7 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
             value = text[start:end]
             if shape.random and not looks_random(value):
                 continue
-            if shape.subtype == "url_password" and PLACEHOLDER.search(value):
+            if shape.subtype in ("url_password", "password") and PLACEHOLDER.search(value):
                 continue
             if spans.take(start, end):
                 yield shape.subtype, start, end
@@ -112,7 +123,9 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
 
 def _is_secret_value(value: str, before: str) -> bool:
     """Whether what is assigned to a key looks made by chance, not by an author."""
-    if PLACEHOLDER.search(value) or UUID.match(value):
+    if UUID.match(value):  # some services give ids as keys; most ids are none
+        return any(sign in before for sign in "=:") and KEY_NAME.search(before) is not None
+    if PLACEHOLDER.search(value):
         return False
     explicit = any(sign in before for sign in "=:")
     if not explicit and (len(value) < 16 or HEX.match(value)):

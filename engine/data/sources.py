@@ -27,6 +27,11 @@ PIECE = 1 << 20
 HEAD = 1 << 18
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 ARCHIVES = {b"PK\x03\x04": "zip", b"7z\xbc\xaf\x27\x1c": "7z", b"Rar!": "rar"}
+OTHER = {
+    b"%PDF": "PDF", b"<!doctype html": "HTML", b"<html": "HTML", b"<?xml": "XML", b"ARROW1": "Arrow",
+    b"version https://git-lfs": "a pointer of Git LFS, not the data itself (git lfs pull)", b"\x80\x04\x95": "pickle",
+    b"SQLite format 3": "SQLite", b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"\x7fELF": "ELF",
+}  # fmt: skip
 # Longest first: the mark of UTF-32-LE begins with that of UTF-16-LE.
 MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32-LE",
@@ -134,8 +139,10 @@ class Opened:
         suffix = self.path.suffix.lower()
         if self.packing and PACKED.get(suffix) != self.packing:
             self.tally.add("compressed", None, self.packing)
+        elif not self.packing and suffix in PACKED:
+            self.tally.add("compressed", None, PACKED[suffix], "not")
         self._stream = _unpacked(self._raw, self.packing, self.path)
-        self.suffix = Path(self.path.stem).suffix.lower() if self.packing and suffix in PACKED else suffix
+        self.suffix = Path(self.path.stem).suffix.lower() if suffix in PACKED else suffix
         if self.is_parquet:
             self.head = b""
             return
@@ -147,14 +154,27 @@ class Opened:
             self.tally.add("bom", 1)
         elif self.encoding != "UTF-8":
             self.tally.add("encoding", 1, self.encoding, "utf", byte_offset=0)
-        elif b"\0" in self.head[:4096] and self.head.lstrip()[:1] not in (b"{", b"["):
-            self._refuse("binary", _("binary data"))
+        else:
+            self._not_rows(self.head)
         if self.encoding != "UTF-8":
             self.text_head = self.head[self._skip :].decode(self.encoding, "replace").encode()
         else:
             self.text_head = self.head[self._skip :]
+        self._old_mac = b"\r" in self.text_head and b"\n" not in self.text_head
+        if self._old_mac:
+            self.text_head = self.text_head.replace(b"\r", b"\n")
+            self.tally.add("line_endings", None, subtype="cr")
         if not self.text_head.strip() and len(self.head) < HEAD:
             self._refuse("empty_file")
+
+    def _not_rows(self, head: bytes) -> None:
+        """Refuse what is no text of rows, by its own name where that is known."""
+        for magic, name in OTHER.items():
+            if head.lstrip()[: len(magic)].lower() == magic.lower():
+                self._refuse("binary", name)
+        start = head[:4096]
+        if start.count(0) > max(2, len(start) // 100) and head.lstrip()[:1] not in (b"{", b"["):
+            self._refuse("binary", _("binary data"))
 
     def _refuse(self, kind: str, value: str = "", subtype: str = "") -> None:
         self.tally.add(kind, None, value, subtype)
@@ -191,7 +211,8 @@ class Opened:
         decoder = None if self.encoding == "UTF-8" else codecs.getincrementaldecoder(self.encoding)("replace")
         piece = self.head[self._skip :]
         while piece:
-            yield decoder.decode(piece).encode() if decoder else piece
+            text = decoder.decode(piece).encode() if decoder else piece
+            yield text.replace(b"\r", b"\n") if self._old_mac else text
             piece = self._read(PIECE)
         if decoder and (rest := decoder.decode(b"", True)):
             yield rest.encode()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from engine.data.forms import Message, Row, Say, type_name
+from engine.data.characters import Say, is_blank
+from engine.data.forms import Message, Row, type_name
 from engine.text import _
 
 ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
@@ -36,8 +37,14 @@ def check(row: Row, say: Say) -> None:
         roles = _messages(row, turns, say, side)
         if roles and roles[-1] != "assistant":
             say("no_final_assistant")
-    if row.chosen == row.rejected:
+    if _bare(row.chosen) == _bare(row.rejected):
         say("chosen_equals_rejected")
+
+
+def _bare(turns: list[Message]) -> list[tuple[Any, Any, Any]]:
+    """Turns without the white space by which two answers may differ."""
+    contents = [(turn, turn.get("content")) for turn in turns]
+    return [(t.get("role"), " ".join(c.split()) if isinstance(c, str) else c, t.get("tool_calls")) for t, c in contents]
 
 
 def _conversation(row: Row, messages: list[Message], say: Say) -> None:
@@ -115,14 +122,17 @@ def _content(row: Row, message: Message, role: str, say: Say) -> str:
     where = role or _("a message")
     content = message.get("content")
     if isinstance(content, str):
-        if not content.strip() and not _may_be_empty(message, role):
+        if is_blank(content) and not _may_be_empty(message, role):
             # An empty system turn or tool answer can be trained; an empty question or answer teaches nothing.
             hard = role not in (*SYSTEM, *ANSWERS)
             say("empty_content", where, "" if hard else "other")
             row.broken |= hard
         return content
     if content is None:
-        if not _calls(message):
+        if message.get("tool_calls") and not isinstance(message["tool_calls"], list):
+            say("tool_arguments_bad_json", type_name(message["tool_calls"]), "calls")
+            row.broken = True
+        elif not _calls(message):
             say("null_content" if "content" in message else "missing_content", where)
             row.broken = True
         return ""
@@ -152,7 +162,7 @@ def _parts(row: Row, parts: list[Any], where: str, say: Say) -> str:
             row.broken = True
             return "\n".join(texts)
     text = "\n".join(texts)
-    if not text.strip():
+    if is_blank(text):
         say("empty_content", where)
         row.broken = True
     else:
@@ -189,27 +199,38 @@ def _tool_calls(row: Row, messages: list[Message], say: Say) -> None:
                 continue
             if function["name"] not in declared:
                 say("tool_not_declared", function["name"])
-            if not _is_object(function.get("arguments", {})):
+            arguments = _object(function.get("arguments", {}))
+            if arguments is None:
                 say("tool_arguments_bad_json")
                 row.broken = True
+            elif absent := [name for name in declared.get(function["name"], ()) if name not in arguments]:
+                say("tool_schema", ", ".join(absent), "required")
             if isinstance(call.get("id"), str):
+                if call["id"] in made:
+                    say("tool_call_id_mismatch", subtype="twice")
                 made.add(call["id"])
         answered = message.get("tool_call_id")
         if answered is not None and not (isinstance(answered, str) and answered in made):
             say("tool_call_id_mismatch")
 
 
-def _is_object(arguments: Any) -> bool:
+def _object(arguments: Any) -> dict[str, Any] | None:
+    """Arguments as an object, strict JSON where they are a text; None where they are none."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(arguments, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            return False
-    return isinstance(arguments, dict) or arguments is None
+            return None
+    return {} if arguments is None else arguments if isinstance(arguments, dict) else None
 
 
-def _declared(row: Row, say: Say) -> set[str]:
-    names = set()
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+def _declared(row: Row, say: Say) -> dict[str, list[str]]:
+    """The names of the declared tools, with the parameters that each must be given."""
+    names: dict[str, list[str]] = {}
     for tool in row.tools or []:
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
@@ -221,5 +242,6 @@ def _declared(row: Row, say: Say) -> set[str]:
         if parameters is not None and not isinstance(parameters, dict):
             say("tool_schema", _("parameters of {name} that are no object").format(name=name))
             row.broken = True
-        names.add(name)
+        required = parameters.get("required") if isinstance(parameters, dict) else None
+        names[name] = [part for part in required if isinstance(part, str)] if isinstance(required, list) else []
     return names

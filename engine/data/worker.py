@@ -174,7 +174,11 @@ class _Checker:
         form, used = forms.recognize(value)
         self._columns(value, used)
         if not form:
-            self._say("missing_messages", ", ".join(list(value)[:8]) or "-")
+            if like := forms.mapping(value):
+                words = " ".join(f"--column {ours}={theirs}" for ours, theirs in like.items())
+                self._say("missing_messages", words, "columns")
+            else:
+                self._say("missing_messages", ", ".join(list(value)[:8]) or "-")
             return
         result.forms.setdefault(form, Seen()).add(1, [line])
         row = forms.make_row(value, form, self._say)
@@ -350,6 +354,8 @@ def _content(row: Row) -> tuple[int, int]:
     if row.text is not None:
         return _hash(row.text.encode("utf-8", "replace")), 0
     head = [_bare(row.messages or []), row.tools]
+    if row.label is not None:  # one answer, said to be good and to be bad
+        return _hash(_dump([*head, row.label])), _hash(_dump([*head, not row.label]))
     if row.chosen is None or row.rejected is None:
         return _hash(_dump(head)), 0
     chosen, rejected = _bare(row.chosen), _bare(row.rejected)

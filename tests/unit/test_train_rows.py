@@ -48,7 +48,7 @@ def test_forms(tmp_path: Path, value: dict[str, Any], columns: dict[str, Any]) -
         ('{"messages": [', "not strict JSON"),
         ('{"messages": NaN}', "NaN is not JSON"),
         ('["text"]', "JSON object"),
-        ('{"question": "a", "answer": "b"}', "question, answer"),
+        ('{"question": "a", "answer": "b"}', "prompt=question --column completion=answer"),
         ('{"messages": []}', "is empty"),
         ('{"messages": [{"role": "user"}]}', "no content: user"),
         ('{"prompt": "a", "chosen": "b", "rejected": "c"}', "task: sft"),
@@ -129,12 +129,12 @@ def the_job(folder: Path, world_size: int = 1, **recipe: Any) -> job.Job:
 @pytest.mark.parametrize(
     ("recipe", "where"),
     [
-        ({"task": "dpo"}, "task"),
-        ({"sharding": "fsdp2"}, "sharding"),
+        ({"fp8": True}, "fp8"),
         ({"backend": "unsloth"}, "backend"),
         ({"num_machines": 2}, "num_machines"),
         ({"deepspeed": "zero3.json"}, "deepspeed"),
         ({"sharding": "none"}, "sharding"),
+        ({"sharding": "pipeline"}, "sharding"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_by_name(tmp_path: Path, recipe: dict[str, Any], where: str) -> None:
