@@ -22,6 +22,11 @@ OWN: dict[str, dict[str, Any]] = {
         "choices": TASKS,
         "help": "Supervised fine-tuning, preference training, or plain text",
     },
+    "random_init": {
+        "types": ["bool"],
+        "default": False,
+        "help": "Pretrain from random weights: only config.json and the tokenizer of the model are used",
+    },
     "dataset_path": {
         "types": ["str", "null"],
         "default": None,
@@ -87,6 +92,26 @@ OWN: dict[str, dict[str, Any]] = {
         "default": None,
         "help": "Conditions that the tuned model must meet after evaluation",
     },
+    "eval_task_path": {
+        "types": ["str", "null"],
+        "default": None,
+        "help": "Rows with prompts and expected answers that `ftui eval` scores; else the held-out rows",
+    },
+    "eval_metrics": {
+        "types": ["list[str]", "null"],
+        "default": None,
+        "help": "How answers are scored: exact_match, contains, numeric, json, f1, chrf, ... or file.py:function",
+    },
+    "eval_extract": {
+        "types": ["str", "null"],
+        "default": None,
+        "help": "A regular expression: only its last group, in answer and reference, is compared",
+    },
+    "eval_max_new_tokens": {
+        "types": ["int"],
+        "default": 256,
+        "help": "Tokens that an answer may have in `ftui eval`",
+    },
     "chat_template_path": {
         "types": ["str", "null"],
         "default": None,
@@ -95,8 +120,8 @@ OWN: dict[str, dict[str, Any]] = {
     "on_nan": {
         "types": ["str"],
         "default": "stop",
-        "choices": GUARDS,
-        "help": "When the loss is no number: go on, say so, stop, or go back to the newest good checkpoint",
+        "choices": ("stop", "rollback"),
+        "help": "When the loss is no number: stop, or go back to the newest good checkpoint",
     },
     "on_loss_spike": {
         "types": ["str"],

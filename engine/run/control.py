@@ -86,10 +86,12 @@ def send(run: RunFolder, do: str, timeout: float = 10.0) -> dict[str, Any]:
         connection.settimeout(timeout)
         try:
             _connect(connection, path, timeout)
-            answer = _ask(connection, supervisor, path, do)
+            answer = _ask(connection, supervisor, path, do, time.monotonic() + timeout)
         except TimeoutError as error:
             raise FtuiError(
-                _("{run} did not answer within {s} s").format(run=run.name, s=round(timeout)),
+                _("{run} did not answer within {s} s; the request has lapsed and will not be carried out").format(
+                    run=run.name, s=round(timeout)
+                ),
                 where=path,
                 fix=_("look at {log}; TERM to process {pid} stops the run with a save").format(
                     log=run.logs / "supervisor.log", pid=supervisor.pid
@@ -123,7 +125,7 @@ def _connect(connection: socket.socket, path: str, timeout: float) -> None:
             time.sleep(0.05)
 
 
-def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str) -> dict[str, Any]:
+def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str, expires: float) -> dict[str, Any]:
     pid, _uid = peer(connection)
     if pid not in (0, supervisor.pid):  # 0: in another pid namespace
         raise FtuiError(
@@ -133,7 +135,7 @@ def _ask(connection: socket.socket, supervisor: ProcessId, path: str, do: str) -
             kind="socket_in_use",
         )
     with contextlib.suppress(BrokenPipeError):  # a refusal that came before the question can still be read
-        connection.sendall(orjson.dumps({"do": do}) + b"\n")
+        connection.sendall(orjson.dumps({"do": do, "expires": expires}) + b"\n")
     data = b""
     while not data.endswith(b"\n"):
         piece = connection.recv(65536)

@@ -42,7 +42,7 @@ class Placement:
             lock.release()
 
 
-def place(workspace: Workspace, *, count: int | None, force: bool = False) -> Placement:
+def place(workspace: Workspace, *, count: int | None, force: bool = False, processes: int = 1) -> Placement:
     """Choose and lock the GPUs of a run.
 
     A GPU is free when no other run holds its lock and no process uses it; CUDA_VISIBLE_DEVICES narrows the choice.
@@ -50,13 +50,14 @@ def place(workspace: Workspace, *, count: int | None, force: bool = False) -> Pl
     Args:
         count: how many; 0 is the CPU; None takes all that are free, and the CPU where there are none at all.
         force: take GPUs that are in use, too.
+        processes: how many ranks the CPU gets, where it is the CPU.
 
     Raises:
         DoesNotFit: there are fewer free GPUs than wanted.
         FtuiError: there are GPUs, but the driver does not work.
     """
     if count == 0:
-        return Placement((), 1, ())
+        return Placement((), processes, ())
     from engine.hardware import gpus as hardware
 
     with hardware.Probe() as probe:

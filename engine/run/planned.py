@@ -72,7 +72,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
     from engine.plan.request import parse
     from engine.plan.servers import user_file
 
-    machine = _cards(placement) if placement.gpus else on_cpu.local()
+    machine = _cards(placement) if placement.gpus else _processor(on_cpu.local(), placement.ranks)
     request = from_recipe.held_against(
         resolved, machine["num_gpus"] * int(resolved.get("num_machines") or 1), machine["gpu"], machine["gpu_memory_gb"]
     )
@@ -80,7 +80,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
     findings: list[Finding] = []
     wanted = None
     result = None
-    if auto:
+    if auto and placement.gpus:
         chosen = plan(parse(request | {"sharding": "auto"}), user=user_file(), history=history)
         wanted, supported = chosen.request.sharding, _supported(chosen)
         reason = _("sharding: {kind}: {reason}").format(kind=wanted, reason=chosen.sharding_reason)
@@ -117,9 +117,14 @@ def _cards(placement: Placement) -> dict[str, Any]:
     }
 
 
+def _processor(machine: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The CPU as a device of each rank: they share the memory."""
+    return machine | {"num_gpus": ranks, "gpu_memory_gb": machine["gpu_memory_gb"] / ranks}
+
+
 def _supported(result: Result) -> bool:
     r = result.request
-    return r.sharding in SUPPORTED["sharding"] and r.cpu_offload in SUPPORTED["cpu_offload"]
+    return r.sharding in SUPPORTED["sharding"] and r.cpu_offload in SUPPORTED.get("cpu_offload", (False, True))
 
 
 def _remarks(result: Result, given: dict[str, Any], home: Path) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,8 @@ def prepare(
     workspace.prepare()
     on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True
     count = 0 if on_cpu else loaded.recipe.given.get("num_gpus")
-    placement = place(workspace, count=count, force=force if in_use is None else in_use)
+    processes = loaded.recipe.get("num_gpus") or 1  # of ranks beside each other on the CPU
+    placement = place(workspace, count=count, force=force if in_use is None else in_use, processes=processes)
     try:
         resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
         given = loaded.recipe.given
@@ -84,7 +85,11 @@ def prepare(
         plan = planned.make(workspace.root, resolved, placement, given=given, auto=auto)
         if plan.sharding is not None and plan.sharding != resolved["sharding"]:
             given["sharding"], loaded.origin["sharding"] = plan.sharding, "derived"  # other defaults follow from it
+            if plan.result is not None and plan.result.request.cpu_offload and not resolved["cpu_offload"]:
+                given["cpu_offload"], loaded.origin["cpu_offload"] = True, "derived"
             resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
+        if resolved["sharding"] == "pipeline":  # one process, its layers on all of the GPUs
+            placement = replace(placement, ranks=1)
     except BaseException:
         placement.release()
         raise

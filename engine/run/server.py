@@ -185,6 +185,10 @@ class ControlServer:
         do = request.get("do") if isinstance(request, dict) else None
         if do not in REQUESTS:
             return _error("unknown request", "known: " + ", ".join(REQUESTS))
+        expires = request.get("expires")
+        if isinstance(expires, int | float) and time.monotonic() > expires:
+            # Whoever asked was told that nothing came of it (this process was stopped, or the machine was).
+            return _error("the request came too late", "ask again")
         try:
             return self.handle(do, pid)
         except FtuiError as error:
