@@ -10,17 +10,13 @@ from engine.text import _
 KIND = "not_supported_yet"
 # Key -> the values that this version can train with.
 SUPPORTED: dict[str, tuple[object, ...]] = {
-    "task": ("sft",),
-    "sharding": ("auto", "none", "ddp"),
+    "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3", "pipeline"),
     "backend": ("trl",),
     "num_machines": (1,),
     "fp8": (False,),
-    "cpu_offload": (False,),
     "deepspeed": (None,),
     "fsdp": (None, False, ""),
-    "fsdp_config": (None,),
     "parallelism_config": (None,),
-    "gates": (None,),
     "retention": (None,),
     "backup": (None,),
     "report_to": ("none", None),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from engine.errors import UsageError
 from engine.findings import Finding
-from engine.recipe import keys, paths
+from engine.recipe import gates, keys, paths
 from engine.recipe.conflicts import contradictions
 from engine.recipe.defaults import CONSTANT, DERIVED, fill
 from engine.recipe.limits import limits
 from engine.recipe.model import Loaded, Origin, Recipe
 from engine.recipe.values import Unusable, convert, shown
 from engine.text import _
-from engine.yamldoc import MAX_BYTES, Mapping, Node, Scalar, decode, merged, parse
+from engine.yamldoc import MAX_BYTES, Mapping, Node, Scalar, Sequence, decode, merged, parse
 
 MAX_FINDINGS = 100
 SECRETS = ("hub_token",)
@@ -164,6 +164,8 @@ class _Work:
             self.report(problem.kind, name, problem.detail, problem.fix)
             return
         self.recipe.given[name] = value
+        if isinstance(node, Sequence) and name not in self.recipe.overrides:
+            self.recipe.item_lines[name] = [item.line for item in node.items]
 
     def path(self, name: str, value: str) -> str:
         base = Path.cwd() if name in self.recipe.overrides else self.folder
@@ -211,6 +213,7 @@ class _Work:
             findings.append(recipe.finding("conflict", "error", error.what, error.fix or "", named))
             recipe.values = fill({**recipe.given, "global_batch_size": None})
         findings += contradictions(recipe)
+        findings += gates.check(recipe)
         findings += limits(recipe)
         for secret in SECRETS:  # refused by now; it must not reach a resolved recipe or a screen
             if recipe.given.pop(secret, None) is not None:

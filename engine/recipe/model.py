@@ -26,6 +26,7 @@ class Recipe:
     values: dict[str, Any] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     overrides: dict[str, str] = field(default_factory=dict)
+    item_lines: dict[str, list[int]] = field(default_factory=dict)  # of lists: where each element stands
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]

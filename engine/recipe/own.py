@@ -37,6 +37,11 @@ OWN: dict[str, dict[str, Any]] = {
         "default": None,
         "help": "Evaluation data; without it a part of the training data is held out",
     },
+    "dataset_columns": {
+        "types": ["dict", "null"],
+        "default": None,
+        "help": "Our names of columns to those of the data, for example {prompt: question, completion: answer}",
+    },
     "test_size": {"types": ["float"], "default": 0.05, "help": "Share of the training data held out for evaluation"},
     "global_batch_size": {
         "types": ["int", "null"],

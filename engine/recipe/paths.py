@@ -14,7 +14,7 @@ Source = Literal["builtin", "hub", "remote", "path"]
 MODEL_KEYS = ("model_name_or_path",)
 DATA_KEYS = ("dataset_path", "eval_dataset_path")
 # Paths where they are text; several of these also take a mapping.
-FILE_KEYS = ("output_dir", "chat_template_path", "deepspeed", "fsdp_config", "accelerator_config")
+FILE_KEYS = ("output_dir", "eval_task_path", "chat_template_path", "deepspeed", "fsdp_config", "accelerator_config")
 PATH_KEYS = (*MODEL_KEYS, *DATA_KEYS, *FILE_KEYS)
 BUILTIN_MODELS = ("builtin:tiny",)
 BUILTIN_DATA = ("builtin:support",)
