@@ -22,6 +22,7 @@ warmup_steps                   `warmup_ratio` when that is given; 0 with the sch
 per_device_eval_batch_size     as `per_device_train_batch_size`
 gradient_checkpointing         follows `activation_checkpointing` (its newer name) when that is given; else true
 use_cpu                        `device: cpu`, or no GPU
+num_gpus                       under `device: cpu` as given: so many processes train on the CPU, beside each other
 sharding                       `auto`: none on one GPU, ddp on several
 logging_nan_inf_filter         false: a loss that is not a number must be seen
 assistant_only_loss            null: the engine turns it on where data and chat template allow it; false under pretrain
@@ -92,7 +93,7 @@ def fill(given: dict[str, Any], *, num_gpus: int | None = None, bf16_available: 
     _schedule(values, given)
     if "activation_checkpointing" in given and given["activation_checkpointing"] is not None:
         values["gradient_checkpointing"] = given["activation_checkpointing"]
-    values["global_batch_size"], values["gradient_accumulation_steps"] = batch(given, values, num_gpus)
+    values["global_batch_size"], values["gradient_accumulation_steps"] = batch(given, values)
     return values
 
 
@@ -116,8 +117,9 @@ def _method(values: dict[str, Any], given: dict[str, Any], task: str) -> None:
 def _device(values: dict[str, Any], given: dict[str, Any], num_gpus: int, bf16_available: bool) -> None:
     cpu = num_gpus == 0 or values["device"] == "cpu" or bool(given.get("use_cpu"))
     values["use_cpu"] = cpu
-    values["num_gpus"] = 0 if cpu else num_gpus
-    world = max(1, values["num_gpus"]) * values["num_machines"]
+    processes = given.get("num_gpus") or 0 if values["device"] == "cpu" else 0
+    values["num_gpus"] = processes if cpu else num_gpus
+    world = ranks(values)
     if values["sharding"] == "auto":
         values["sharding"] = "none" if world == 1 else "ddp"
     if given.get("bf16") is None:
@@ -130,6 +132,16 @@ def _device(values: dict[str, Any], given: dict[str, Any], num_gpus: int, bf16_a
         values["bnb_4bit_compute_dtype"] = values["dtype"] if values["dtype"] != "auto" else None
     if given.get("bnb_4bit_quant_storage") is None and values["load_in_4bit"] and values["sharding"] == "fsdp2":
         values["bnb_4bit_quant_storage"] = values["dtype"]
+
+
+def ranks(values: dict[str, Any]) -> int:
+    """Processes that train different rows, on all machines: one a GPU, or as many as `num_gpus` says on the CPU.
+
+    Layers that are split over GPUs work in turn, in one process.
+    """
+    if values["sharding"] == "pipeline":
+        return 1
+    return max(1, values["num_gpus"] or 0) * int(values["num_machines"])
 
 
 def _schedule(values: dict[str, Any], given: dict[str, Any]) -> None:
@@ -156,7 +168,7 @@ def _schedule(values: dict[str, Any], given: dict[str, Any]) -> None:
         values["eval_steps"] = CONSTANT["eval_steps"] if values["eval_strategy"] == "steps" else None
 
 
-def batch(given: dict[str, Any], values: dict[str, Any], num_gpus: int) -> tuple[int, int]:
+def batch(given: dict[str, Any], values: dict[str, Any]) -> tuple[int, int]:
     """The global batch and the accumulation that gives it on this number of GPUs.
 
     `global_batch_size` rules: the same recipe takes the same optimizer steps on one GPU and on four. A recipe that
@@ -166,7 +178,7 @@ def batch(given: dict[str, Any], values: dict[str, Any], num_gpus: int) -> tuple
     Raises:
         UsageError: a given global batch cannot be made on these GPUs.
     """
-    micro = values["per_device_train_batch_size"] * max(1, num_gpus) * values["num_machines"]
+    micro = values["per_device_train_batch_size"] * ranks(values)
     wanted, accumulation = given.get("global_batch_size"), given.get("gradient_accumulation_steps")
     if wanted is None:
         if accumulation is None:
@@ -178,7 +190,7 @@ def batch(given: dict[str, Any], values: dict[str, Any], num_gpus: int) -> tuple
             _("global_batch_size {wanted} cannot be made of {size} sequences on {gpus} GPU(s){times}").format(
                 wanted=wanted,
                 size=values["per_device_train_batch_size"],
-                gpus=max(1, num_gpus) * values["num_machines"],
+                gpus=ranks(values),
                 times=times,
             ),
             where="global_batch_size",

@@ -124,7 +124,7 @@ def _complete(recipe: Recipe, folder: Path) -> Iterator[Finding]:
         detail = _("{path} has no tokenizer").format(path=folder)
         fix = _("copy tokenizer.json and tokenizer_config.json of the model into it")
         yield recipe.finding("model_incomplete", "warning", detail, fix, keys, "tokenizer")
-    if not any(next(folder.glob(pattern), None) for pattern in WEIGHT_PATTERNS):
+    if not recipe.get("random_init") and not any(next(folder.glob(p), None) for p in WEIGHT_PATTERNS):
         detail = _("{path} has no weights (*.safetensors)").format(path=folder)
         yield recipe.finding(
             "model_incomplete", "warning", detail, _("copy the model's weights into it"), keys, "weights"

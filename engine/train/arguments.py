@@ -1,4 +1,4 @@
-"""SFTConfig from the flat recipe: every key that it knows passes through, but for those the run folder decides."""
+"""The trainer's arguments from the flat recipe: every key they know passes through, but for those the run decides."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import dataclasses
 from typing import Any
 
 import torch
-from trl import SFTConfig
 
 from engine.errors import UsageError
 from engine.text import _
+from engine.train import sharding, tasks
 from engine.train.job import Job
 from engine.train.model import device
 
 # Decided by what the product promises, whatever the recipe says; the recipe's check tells the user.
 _OURS = (
     "output_dir", "save_total_limit", "save_only_model", "push_to_hub", "use_cpu", "resume_from_checkpoint",
-    "chat_template_path",
+    "chat_template_path", "fsdp", "fsdp_config", "deepspeed",
 )  # fmt: skip
 
 
-def build(job: Job) -> SFTConfig:
-    """The trainer's arguments.
+def build(job: Job) -> Any:
+    """The trainer's arguments, of the class that the task takes; also makes the process group.
 
     Raises:
         UsageError: the combination of values is refused by the library.
     """
-    fields = {field.name: field for field in dataclasses.fields(SFTConfig) if field.init}
+    kind = tasks.of(job).arguments
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     options: dict[str, Any] = {}
     for name, field in fields.items():
         value = job.recipe.get(name)
@@ -38,6 +39,11 @@ def build(job: Job) -> SFTConfig:
     on_cpu = device(job).type == "cpu"
     if job.recipe.get("bf16") is None and not options.get("fp16"):  # TRL would take bf16, supported or not
         options["bf16"] = not on_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    if sharding.pure_bf16(job.recipe):
+        options["bf16"] = False
+    for name, value in sharding.trainer_options(job.recipe, job.rank.world_size).items():
+        given = options.get(name)
+        options[name] = {**given, **value} if isinstance(given, dict) else value
     options.update(
         output_dir=str(job.run.checkpoints),
         save_total_limit=None,  # old checkpoints go only after the new one is sealed: engine.checkpoint.retention
@@ -49,7 +55,7 @@ def build(job: Job) -> SFTConfig:
         logging_nan_inf_filter=bool(job.recipe.get("logging_nan_inf_filter", False)),  # a NaN must be seen
     )
     try:
-        return SFTConfig(**options)
+        return kind(**options)
     except (TypeError, ValueError) as error:
         text = str(error).strip().splitlines()
         raise UsageError(

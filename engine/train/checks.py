@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
 
 from engine.errors import FtuiError
 from engine.text import _
+from engine.train import sharding
 from engine.train.job import Job
 from engine.train.model import device, wants_4bit
 
@@ -18,7 +21,11 @@ def verify(job: Job, trainer: Any) -> None:
     Raises:
         FtuiError: they differ; the error names the setting, what was asked and what came out.
     """
-    for setting, asked, got in _differences(job, trainer):
+    _compare(_differences(job, trainer))
+
+
+def _compare(differences: list[tuple[str, Any, Any]]) -> None:
+    for setting, asked, got in differences:
         if asked != got:
             raise FtuiError(
                 _("{setting} did not take effect: asked for {asked}, got {got}").format(
@@ -34,13 +41,12 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
     """Triples of setting, what was asked, and what is there."""
     args, model = trainer.args, trainer.model
     world = job.rank.world_size
-    place = device(job).type
-    parallel = "NO" if world == 1 else "MULTI_CPU" if place == "cpu" else "MULTI_GPU"
     found = [
         ("world size", world, args.world_size),
-        ("device", place, next(model.parameters()).device.type),
-        ("sharding", parallel, trainer.accelerator.distributed_type.name),
+        ("sharding", distributed_type(job), trainer.accelerator.distributed_type.name),
     ]
+    if distributed_type(job) not in ("FSDP", "DEEPSPEED"):  # those place the weights when the training begins
+        found.append(("device", device(job).type, next(model.parameters()).device.type))
     if batch := job.get("global_batch_size"):
         per_device = args.per_device_train_batch_size
         found.append(("global_batch_size", int(batch), per_device * args.gradient_accumulation_steps * world))
@@ -69,6 +75,54 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
         ]
         found.append(("dtype", [str(wanted)], sorted({str(parameter.dtype) for parameter in base})))
     return found
+
+
+def distributed_type(job: Job) -> str:
+    """What accelerate calls the sharding."""
+    wanted = sharding.kind(job.recipe)
+    if "deepspeed" in sharding.trainer_options(job.recipe, job.rank.world_size):
+        return "DEEPSPEED"
+    if job.rank.world_size == 1:
+        return "NO"
+    if wanted == "fsdp2":
+        return "FSDP"
+    return "MULTI_CPU" if device(job).type == "cpu" else "MULTI_GPU"
+
+
+class AtStart(TrainerCallback):
+    """What only the prepared model can tell: how it is really sharded, and which optimizer will step."""
+
+    def __init__(self, job: Job, trainer: Any) -> None:
+        self.job = job
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _compare(self._found())
+
+    def _found(self) -> list[tuple[str, Any, Any]]:
+        job, trainer = self.job, self.trainer
+        model, wanted = trainer.model_wrapped, distributed_type(job)
+        found: list[tuple[str, Any, Any]] = []
+        if wanted == "FSDP":
+            from torch.distributed.fsdp import FSDPModule
+
+            trained = [p for p in trainer.model.parameters() if p.requires_grad]
+            found.append(("FSDP version", 2, 2 if isinstance(model, FSDPModule) else 1))
+            found.append(("sharding", True, all(isinstance(p, DTensor) for p in trained)))
+            if job.method == "full" and job.get("bf16_master"):
+                master = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[job.recipe["bf16_master"]]
+                found.append(("bf16_master", [master], sorted({str(p.dtype) for p in trained})))
+        elif wanted == "DEEPSPEED":
+            stage = sharding.deepspeed_config(job.recipe)["zero_optimization"]["stage"]
+            found.append(("ZeRO stage", stage, model.zero_optimization_stage()))
+        elif wanted.startswith("MULTI"):
+            found.append(("sharding", "DistributedDataParallel", type(model).__name__))
+        if sharding.kind(job.recipe) == "pipeline":
+            places = set(getattr(trainer.model, "hf_device_map", {}).values())
+            found.append(("pipeline over several GPUs", True, len(places) > 1))
+        if job.get("torch_compile", False):
+            found.append(("torch_compile", True, hasattr(model, "_orig_mod") or hasattr(model, "_compiled_call_impl")))
+        return found
 
 
 def _has_4bit(model: Any) -> bool:

@@ -31,7 +31,7 @@ from engine.train.job import Job
 FORMAT = 1
 # What tokenized rows depend on, besides the rows and the tokenizer.
 SETTINGS = (
-    "dataset_path", "eval_dataset_path", "test_size", "seed", "max_length", "truncation_mode", "packing",
+    "task", "dataset_path", "eval_dataset_path", "test_size", "seed", "max_length", "truncation_mode", "packing",
     "eval_packing", "packing_strategy", "assistant_only_loss", "completion_only_loss", "dataset_text_field",
     "shuffle_dataset", "eos_token", "chat_template_path",
 )  # fmt: skip
@@ -85,12 +85,12 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
     folder = job.run.data
     files = rows.locate(job)
     left_out = rows.LeftOut() if job.skip_bad_rows else None
-    train = _read(files, arguments.dataset_text_field, work / "train", left_out)
+    train = _read(job, files, work / "train", left_out)
     sources = _sources(files)
     held_out = 0.0
     if evaluation_path := job.get("eval_dataset_path"):
         eval_files = rows.resolve(str(evaluation_path))
-        evaluation: Dataset | None = _read(eval_files, arguments.dataset_text_field, work / "eval", left_out)
+        evaluation: Dataset | None = _read(job, eval_files, work / "eval", left_out)
         sources += _sources(eval_files)
     else:
         held_out = float(job.get("test_size", 0))
@@ -108,17 +108,23 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
     for name, dataset in (("train", train), ("eval", evaluation)):
         if dataset is None:
             continue
-        packing = bool(arguments.packing)
-        if name == "eval" and arguments.eval_packing is not None:
-            packing = bool(arguments.eval_packing)
-        ready, masked = _tokenize(
-            dataset,
-            arguments,
-            tokenizer,
-            only_assistant=job.recipe.get("assistant_only_loss"),
-            packing=packing,
-            name=name,
-        )
+        if job.task == "dpo":
+            from engine.train.tasks import dpo
+
+            with _no_barriers():
+                ready, masked = dpo.tokenize(dataset, arguments, tokenizer, name), True
+        else:
+            packing = bool(arguments.packing)
+            if name == "eval" and arguments.eval_packing is not None:
+                packing = bool(arguments.eval_packing)
+            ready, masked = _tokenize(
+                dataset,
+                arguments,
+                tokenizer,
+                only_assistant=job.recipe.get("assistant_only_loss"),
+                packing=packing,
+                name=name,
+            )
         if not len(ready):
             raise UsageError(
                 _("no row is left after tokenizing: in each the answer lies beyond max_length"),
@@ -146,16 +152,19 @@ def _make(job: Job, arguments: SFTConfig, tokenizer: Any, work: Path) -> dict[st
 def _tokens(folder: Path) -> int:
     import pyarrow.compute as compute
 
-    return int(compute.sum(compute.list_value_length(load_from_disk(str(folder)).data["input_ids"])).as_py())
+    table = load_from_disk(str(folder)).data
+    columns = [name for name in table.column_names if name.endswith("_ids")]  # one, or those of a pair of answers
+    return sum(int(compute.sum(compute.list_value_length(table[name])).as_py()) for name in columns)
 
 
 def _sources(files: list[Path]) -> list[dict[str, Any]]:
     return [{"path": str(file), "bytes": file.stat().st_size, "sha256": sha256_file(file)} for file in files]
 
 
-def _read(files: list[Path], text_field: str, cache: Path, left_out: rows.LeftOut | None) -> Dataset:
+def _read(job: Job, files: list[Path], cache: Path, left_out: rows.LeftOut | None) -> Dataset:
     """The rows of the files as a dataset on disk."""
-    first = next(rows.read(files, text_field, left_out and rows.LeftOut()), None)
+    text_field, task = str(job.get("dataset_text_field", "text")), job.task
+    first = next(rows.read(files, text_field, left_out and rows.LeftOut(), task), None)
     if first is None:
         raise UsageError(
             _("the training data holds no row that can be trained on"),
@@ -171,7 +180,7 @@ def _read(files: list[Path], text_field: str, cache: Path, left_out: rows.LeftOu
     names = list(kinds)
 
     def generate() -> Iterator[dict[str, Any]]:
-        for row in rows.read(files, text_field, left_out):
+        for row in rows.read(files, text_field, left_out, task):
             yield {name: row.values.get(name) for name in names}
 
     return Dataset.from_generator(generate, features=Features(kinds), cache_dir=str(cache))

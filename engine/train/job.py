@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.errors import FtuiError, UsageError
+from engine.recipe.limits import SUPPORTED
 from engine.text import _
 from engine.train.rank import Rank
 from engine.workspace import RunFolder, locate
-
-METHODS = ("lora", "qlora", "full")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Job:
         return str(self.get("method", "lora"))
 
     @property
+    def task(self) -> str:
+        return str(self.get("task", "sft"))
+
+    @property
     def recipe_sha256(self) -> str:
         """Hash of the recipe as it is trained."""
         return hashlib.sha256(self.run.resolved.read_bytes()).hexdigest()
@@ -77,25 +81,18 @@ def load(rank: Rank) -> Job:
 
 def _refuse(job: Job) -> None:
     """Raise for what this version does not train, before anything is loaded."""
-    sharding = job.get("sharding", "auto")
-    refused = [
-        ("task", job.get("task", "sft"), ("sft",)),
-        ("method", job.method, METHODS),
-        ("sharding", sharding, ("auto", "none", "ddp")),
-        ("backend", job.get("backend", "trl"), ("trl",)),
-        ("num_machines", job.get("num_machines", 1), (1,)),
-        ("fp8", job.get("fp8", False), (False,)),
-        ("cpu_offload", job.get("cpu_offload", False), (False,)),
-    ]
-    for key, value, supported in refused:
-        if value not in supported:
+    for key, supported in SUPPORTED.items():
+        value = job.recipe.get(key)
+        if value is not None and value not in (*supported, "", [], {}, ["none"]):
             raise UsageError(
                 _("this version cannot train with {key}: {value}").format(key=key, value=value),
                 where=key,
-                fix=_("use {supported}").format(supported=", ".join(str(option) for option in supported)),
+                fix=_("use {supported}").format(
+                    supported=", ".join(str(option) for option in supported if option not in (None, ""))
+                ),
                 kind="not_supported",
             )
-    for key in ("deepspeed", "fsdp", "parallelism_config", "push_to_hub", "save_only_model", "auto_find_batch_size"):
+    for key in ("push_to_hub", "save_only_model", "auto_find_batch_size"):
         if job.get(key):
             raise UsageError(
                 _("this version cannot train with {key}").format(key=key),
@@ -103,13 +100,7 @@ def _refuse(job: Job) -> None:
                 fix=_("remove {key} from the recipe").format(key=key),
                 kind="not_supported",
             )
-    if sharding == "none" and job.rank.world_size > 1:
-        raise UsageError(
-            _("sharding: none trains on one GPU, but {n} ranks were started").format(n=job.rank.world_size),
-            where="sharding",
-            fix=_("use sharding: ddp, or num_gpus: 1"),
-            kind="conflict",
-        )
+    _refuse_sharding(job)
     output = job.get("output_dir")
     if output and job.rank.resume_from is None and _occupied(Path(output)):
         raise FtuiError(
@@ -117,6 +108,25 @@ def _refuse(job: Job) -> None:
             where=str(output),
             fix=_("name another output_dir, or move what is there"),
             kind="output_exists",
+        )
+
+
+def _refuse_sharding(job: Job) -> None:
+    sharding, ranks = job.get("sharding", "auto"), job.rank.world_size
+    if sharding in ("none", "pipeline") and ranks > 1:
+        raise UsageError(
+            _("sharding: {sharding} trains with one rank, but {n} were started").format(sharding=sharding, n=ranks),
+            where="sharding",
+            fix=_("use sharding: ddp, or num_gpus: 1"),
+            kind="conflict",
+        )
+    if sharding in ("zero2", "zero3") and importlib.util.find_spec("deepspeed") is None:
+        raise UsageError(
+            _("sharding: {sharding} needs DeepSpeed, which the training environment has not").format(sharding=sharding),
+            where="sharding",
+            fix=_("install it: `pip install 'finetune-tui[deepspeed]'`, or use sharding: fsdp2"),
+            kind="missing_package",
+            exit_code=2,
         )
 
 

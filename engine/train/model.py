@@ -1,29 +1,17 @@
-"""Model and adapter, as the recipe asks for them; `source` knows where they come from."""
+"""The base model, as the recipe asks for it; `source` knows where it comes from."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from engine.errors import UsageError
 from engine.text import _
+from engine.train import sharding
 from engine.train.job import Job
 from engine.train.source import first_line, hub_options, load_tokenizer, locate, to_come  # noqa: F401
-
-# LoraConfig's fields that the recipe names in TRL's way.
-LORA_NAMES = {
-    "r": "lora_r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules",
-    "target_parameters": "lora_target_parameters",
-    "modules_to_save": "lora_modules_to_save",
-    "task_type": "lora_task_type",
-}
 
 
 def device(job: Job) -> torch.device:
@@ -72,8 +60,50 @@ def quantization(job: Job, dtype: torch.dtype | str) -> BitsAndBytesConfig | Non
     return None
 
 
+def _place(job: Job, config: BitsAndBytesConfig | None) -> dict[str, Any]:
+    """Where the weights go while they load; without a word they go where the trainer puts them."""
+    wanted = sharding.kind(job.recipe)
+    if wanted == "pipeline":
+        return {"device_map": "balanced"}
+    if wanted == "fsdp2" and job.rank.world_size > 1 and sharding.loads_once(job.recipe):
+        from accelerate.utils import enable_fsdp_ram_efficient_loading
+
+        enable_fsdp_ram_efficient_loading()
+    # bitsandbytes quantizes where the weights end up; ZeRO-3 takes no map, and has the current device
+    return {"device_map": {"": device(job)}} if config is not None and wanted != "zero3" else {}
+
+
+def _load(job: Job, path: str, options: dict[str, Any], config: BitsAndBytesConfig | None) -> Any:
+    if job.get("random_init", False):
+        shape = AutoConfig.from_pretrained(path, **hub_options(job))
+        kept = {key: options[key] for key in ("dtype", "attn_implementation") if key in options}
+        if kept["dtype"] == "auto":
+            kept.pop("dtype")
+        return AutoModelForCausalLM.from_config(shape, **kept)
+    if config is not None:
+        options["quantization_config"] = config
+    return AutoModelForCausalLM.from_pretrained(path, **options, **_place(job, config))
+
+
 def load_model(job: Job, path: str) -> Any:
-    """The base model, quantized when the recipe says so, on this rank's device.
+    """The base model: quantized when the recipe says so, on this rank's device or spread over several.
+
+    Raises:
+        UsageError: the weights are missing or damaged, or the attention implementation is not installed.
+    """
+    model, config = _loaded(job, path)
+    model.config.use_cache = False
+    if config is not None and job.get("kbit_prepare", False):
+        from peft import prepare_model_for_kbit_training
+
+        model = prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=bool(job.get("gradient_checkpointing", True))
+        )
+    return model
+
+
+def _loaded(job: Job, path: str) -> tuple[Any, BitsAndBytesConfig | None]:
+    """The model, and how it is quantized.
 
     Raises:
         UsageError: the weights are missing or damaged, or the attention implementation is not installed.
@@ -83,11 +113,8 @@ def load_model(job: Job, path: str) -> Any:
     if attention := job.get("attn_implementation"):
         options["attn_implementation"] = attention
     config = quantization(job, dtype)
-    if config is not None:
-        options["quantization_config"] = config
-        options["device_map"] = {"": device(job)}  # bitsandbytes quantizes where the weights end up
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        return _load(job, path, options, config), config
     except ImportError as error:
         raise UsageError(
             _("the model cannot be loaded: {reason}").format(reason=first_line(error)),
@@ -102,44 +129,3 @@ def load_model(job: Job, path: str) -> Any:
             fix=_("check that the folder holds a complete causal language model"),
             kind="bad_model",
         ) from error
-    model.config.use_cache = False
-    if config is not None and job.get("kbit_prepare", False):
-        from peft import prepare_model_for_kbit_training
-
-        model = prepare_model_for_kbit_training(
-            model, use_gradient_checkpointing=bool(job.get("gradient_checkpointing", True))
-        )
-    return model
-
-
-def adapter(job: Job) -> LoraConfig | None:
-    """The adapter to train; None for method full."""
-    if job.method == "full":
-        return None
-    options: dict[str, Any] = {}
-    for field in dataclasses.fields(LoraConfig):
-        key = LORA_NAMES.get(field.name, field.name)
-        value = job.recipe.get(key)
-        if value is not None and (key in LORA_NAMES.values() or value != _default(field)):
-            options[field.name] = value
-    targets = options.get("target_modules", "all-linear")
-    if isinstance(targets, list) and targets == ["all-linear"]:
-        targets = "all-linear"
-    options["target_modules"] = targets
-    if isinstance(options.get("task_type"), str):
-        options["task_type"] = options["task_type"].upper()
-    options.setdefault("task_type", "CAUSAL_LM")
-    for key in ("base_model_name_or_path", "revision", "inference_mode", "peft_type", "peft_version", "auto_mapping"):
-        options.pop(key, None)  # PEFT fills these in itself
-    try:
-        return LoraConfig(**options)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            _("PEFT refuses the adapter: {reason}").format(reason=first_line(error)), where="lora_r", kind="bad_value"
-        ) from error
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return field.default_factory() if field.default_factory is not dataclasses.MISSING else None

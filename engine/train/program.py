@@ -6,22 +6,18 @@ from typing import Any
 
 import torch
 import transformers
-from trl import SFTTrainer
 
 from engine.checkpoint import ledger, manifest, retention
 from engine.errors import GateError
 from engine.text import _
-from engine.train import arguments, checks, data, environment, finish, model
+from engine.train import adapters, arguments, checks, data, environment, finish, model, source, tasks
 from engine.train import job as jobs
 from engine.train.callbacks import ControlCallback, JournalCallback
 from engine.train.events import Events
 from engine.train.rank import Signals
 from engine.train.ranks import Ranks
-from engine.train.saving import Saver, SealedSaving
-
-
-class Trainer(SealedSaving, SFTTrainer):
-    """TRL's trainer with sealed saves."""
+from engine.train.saving import Saver
+from engine.train.watch import LossCallback
 
 
 class Program:
@@ -51,10 +47,10 @@ class Program:
         args = arguments.build(job)  # also makes the process group
         ranks = Ranks(rank)
         ranks.connect()
-        if doing := model.to_come(job):
+        if doing := source.to_come(job):
             self.events.append("phase", phase="load", doing=doing)
-        path = model.locate(job, ranks)
-        tokenizer = model.load_tokenizer(job, path)
+        path = source.locate(job, ranks)
+        tokenizer = source.load_tokenizer(job, path)
         self.events.append("phase", phase="prepare", doing="data")
         document = ranks.by_first(lambda: data.prepare(job, args, tokenizer))
         if rank.first:
@@ -103,24 +99,29 @@ class Program:
         self.step = entry.step
         return manifest.read(path)
 
-    def _build(self, job: jobs.Job, args: Any, path: str, tokenizer: Any, train_rows: Any, eval_rows: Any) -> Trainer:
-        # The rows come tokenized, with their loss mask in `labels`: TRL is to leave them alone.
-        args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
-        args.assistant_only_loss = False
-        args.completion_only_loss = False
+    def _build(self, job: jobs.Job, args: Any, path: str, tokenizer: Any, train_rows: Any, eval_rows: Any) -> Any:
+        if job.task != "dpo":  # the rows have their loss mask in `labels`: TRL is to leave them alone
+            args.dataset_kwargs = {**(args.dataset_kwargs or {}), "skip_prepare_dataset": True}
+            args.assistant_only_loss = False
+            args.completion_only_loss = False
         transformers.set_seed(args.seed)
-        trainer = Trainer(
-            model=model.load_model(job, path),
+        base, adapter = model.load_model(job, path), adapters.config(job)
+        if adapter is not None:
+            adapters.check(base, adapter)
+        trainer = tasks.of(job).trainer(
+            model=base,
             args=args,
             train_dataset=train_rows,
             eval_dataset=eval_rows,
             processing_class=tokenizer,
-            peft_config=model.adapter(job),
+            peft_config=adapter,
         )
+        if adapter is not None:
+            adapters.keep_precision(job, trainer.model)
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer
 
-    def _connect(self, job: jobs.Job, ranks: Ranks, trainer: Trainer, document: dict[str, Any], resumed: Any) -> Saver:
+    def _connect(self, job: jobs.Job, ranks: Ranks, trainer: Any, document: dict[str, Any], resumed: Any) -> Saver:
         """Attach the saver and the journal to the trainer."""
         rank, args = self.rank, trainer.args
         saver = Saver(
@@ -157,13 +158,15 @@ class Program:
                 "total_parameters": total,
                 "device": _device_name(args.device),
                 "dtype": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
-                "assistant_only_loss": document["train"]["assistant_only_loss"],
+                "assistant_only_loss": document["train"].get("assistant_only_loss"),
                 "resumed_from": str(rank.resume_from) if rank.resume_from else None,
                 "exact_resume": resumed.world_size == rank.world_size if resumed is not None else None,
                 "tokens_seen": resumed.metrics.get("tokens_seen", 0) if resumed is not None else 0,
             },
         )
         trainer.add_callback(self._journal)
+        trainer.add_callback(checks.AtStart(job, trainer))
+        trainer.add_callback(LossCallback(ranks, saver, trainer))
         return saver
 
 

@@ -45,7 +45,8 @@ ERRORS = [
     "device: cpu\ntf32: true",
     "device: cpu\nfp8: true",
     "device: cpu\nuse_liger_kernel: true",
-    "device: cpu\nnum_gpus: 2",
+    "device: cpu\nsharding: fsdp2",
+    "device: cpu\nsharding: pipeline",
     "device: cpu\nuse_cpu: false",
     "device: cpu\nbackend: unsloth",
     "fp16: true\ndtype: bfloat16",
@@ -179,7 +180,7 @@ def test_a_secret_goes_no_further(tmp_path):
     assert "hf_secret" not in str([f.to_json() for f in loaded.findings]) + str(loaded.recipe)
 
 
-@pytest.mark.parametrize("body", ["task: dpo", "sharding: fsdp2", "report_to: wandb", "backend: unsloth", "fp8: true"])
+@pytest.mark.parametrize("body", ["report_to: wandb", "backend: unsloth", "fp8: true", "num_machines: 2"])
 def test_what_this_version_cannot_do_is_said(tmp_path, body):
     assert seen(load(tmp_path, body + "\n").findings) == [("warning", "not_supported_yet", [FIRST])]
 

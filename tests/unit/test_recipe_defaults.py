@@ -46,6 +46,7 @@ def test_the_recipe_of_an_8b_model_on_one_gpu(tmp_path):
         ("task: dpo\nmethod: full", {"learning_rate": 1e-6}),
         ("task: pretrain", {"assistant_only_loss": False}),
         ("fp16: true", {"bf16": False, "dtype": "float16"}),
+        ("device: cpu\nnum_gpus: 2", {"num_gpus": 2, "sharding": "ddp", "gradient_accumulation_steps": 4}),
         ("device: cpu", {"use_cpu": True, "bf16": False, "dtype": "float32", "num_gpus": 0}),
         ("device: cpu\nbf16: true", {"bf16": True, "dtype": "bfloat16"}),
         ("test_size: 0", {"eval_strategy": "no"}),

@@ -43,7 +43,9 @@ def test_a_plan_that_does_not_fit_is_refused_with_figures_and_a_fix(house: Path)
     assert error.to_json()["plan"]["verdict"] == "no"
 
 
-def test_the_fix_is_one_that_this_version_can_train(house: Path) -> None:
+def test_the_fix_is_one_that_this_version_can_train(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(limits.SUPPORTED, "sharding", ("auto", "none", "ddp"))
+    monkeypatch.setitem(limits.SUPPORTED, "cpu_offload", (False,))
     plan = make(house, cards(2, name="NVIDIA L4", size=24 << 30), max_length=8192)
     assert plan.result is not None and plan.result.verdict == "no"
     assert any(row["change"].get("sharding") == "fsdp2" for row in plan.result.advice), "or this tests nothing"
@@ -164,7 +166,7 @@ def test_the_next_plan_of_the_kind_is_corrected(house: Path) -> None:
     for step in range(1, 4):
         fake.journal("log", step=step, epoch=0.1, **line)
     measure.keep(fake.run)
-    again = make(house, cards(2), packing=True, max_length=4096)
+    again = make(house, cards(2), packing=True, max_length=4096, auto=False)
     assert again.document is not None
     assert again.document["result"]["per_gpu"]["allocated_gb"] == pytest.approx(1.1 * predicted, rel=1e-3)
     assert again.document["result"]["corrected_by"]["run"] == "run-1"
