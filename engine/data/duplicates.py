@@ -31,13 +31,13 @@ class Prints:
     swapped: U64  # of preferences: `exact` with the two answers exchanged; else 0
     label: NDArray[np.bool_]  # whether the answer is one short word
     keys: NDArray[np.uint32]  # of `shingles`
-    minima: NDArray[np.uint16]
+    minima: NDArray[np.uint8]
 
     @classmethod
     def empty(cls) -> Prints:
         """No rows."""
         none = np.zeros(0, np.uint64)
-        keys, minima = np.zeros((0, BANDS), np.uint32), np.zeros((0, PLACES), np.uint16)
+        keys, minima = np.zeros((0, BANDS), np.uint32), np.zeros((0, PLACES), np.uint8)
         return cls(np.zeros(0, np.int64), none, none, none, none, none, np.zeros(0, np.bool_), keys, minima)
 
     @classmethod
@@ -117,7 +117,7 @@ def similar(prints: Prints, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _accept(
-    minima: NDArray[np.uint16], partner: NDArray[np.int64], later: NDArray[np.int64], before: NDArray[np.int64]
+    minima: NDArray[np.uint8], partner: NDArray[np.int64], later: NDArray[np.int64], before: NDArray[np.int64]
 ) -> None:
     wanted = partner[later] < 0
     later, before = later[wanted], before[wanted]
@@ -127,7 +127,7 @@ def _accept(
         partner[a[alike]] = b[alike]
 
 
-def are_alike(a: NDArray[np.uint16], b: NDArray[np.uint16]) -> NDArray[np.bool_]:
+def are_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Whether pairs of rows are near duplicates, by their minima."""
     equal = a == b
     whole = equal[:, :WHOLE].mean(axis=1) >= THRESHOLD

@@ -13,14 +13,11 @@ from typing import Any
 
 from engine.data.characters import Say, is_blank
 from engine.errors import UsageError
+from engine.recipe.columns import NAMES
 from engine.text import _
 
 Message = dict[str, Any]
 
-NAMES = (
-    "messages", "conversations", "role", "content", "instruction", "input", "output", "prompt", "completion", "text",
-    "chosen", "rejected", "tools", "system",
-)  # fmt: skip
 TURN_LISTS = ("messages", "conversations", "conversation")
 SHAREGPT_ROLES = {
     "human": "user", "user": "user", "prompter": "user", "gpt": "assistant", "assistant": "assistant",
@@ -30,13 +27,13 @@ SHAREGPT_ROLES = {
 }  # fmt: skip
 TRANSCRIPT = "\n\nAssistant:"  # of conversations that were written out as one text
 LIKELY = {
-    "question": "prompt", "query": "prompt", "input": "prompt", "human": "prompt", "user": "prompt",
-    "request": "prompt", "source": "prompt", "q": "prompt", "answer": "completion", "response": "completion",
-    "output": "completion", "assistant": "completion", "reply": "completion", "target": "completion", "a": "completion", "gpt": "completion",
-    "message": "messages", "dialogue": "messages", "dialog": "messages", "turns": "messages", "chat": "messages",
-    "items": "messages", "content": "text", "body": "text", "document": "text", "article": "text",
-    "better": "chosen", "preferred": "chosen", "worse": "rejected", "dispreferred": "rejected",
-}  # fmt: skip
+    **dict.fromkeys(("question", "query", "input", "human", "user", "request", "source", "q"), "prompt"),
+    **dict.fromkeys(("answer", "response", "output", "assistant", "reply", "target", "a", "gpt"), "completion"),
+    **dict.fromkeys(("message", "dialogue", "dialog", "turns", "chat", "items"), "messages"),
+    **dict.fromkeys(("content", "body", "document", "article"), "text"),
+    **dict.fromkeys(("better", "preferred"), "chosen"),
+    **dict.fromkeys(("worse", "dispreferred"), "rejected"),
+}
 ALWAYS_USED = ("tools", "chat_template_kwargs")
 
 

@@ -212,6 +212,7 @@ def _row_kinds() -> dict[str, Kind]:
         "tool_schema": Kind(
             "error", _("'tools' cannot be used: {values}"), _("make it a list of functions with name and parameters")
         ),
+        "dropped_row": Kind("note", _("rows that were marked as dropped; training leaves them out"), ""),
         "too_short": Kind("warning", _("rows too short to teach anything"), _("delete these rows")),
         "too_short.word": Kind(
             "note", _("answers of one short word"), _("good for labels; otherwise there is little to learn from them")

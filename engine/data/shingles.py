@@ -65,14 +65,14 @@ def _mixed(value: U64) -> U64:
     return value ^ (value >> np.uint64(31))
 
 
-def signatures(rows: Sequence[Sequence[tuple[int, bytes]]]) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
+def signatures(rows: Sequence[Sequence[tuple[int, bytes]]]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """The band keys and the minima of each row; both are zero for a row without words.
 
     Args:
         rows: each row's texts in lower case as (side, bytes): even sides are prompts, odd ones answers.
     """
     keys = np.zeros((len(rows), BANDS), np.uint32)
-    minima = np.zeros((len(rows), PLACES), np.uint16)
+    minima = np.zeros((len(rows), PLACES), np.uint8)
     first = 0
     while first < len(rows):
         last, size = first, 0
@@ -84,7 +84,7 @@ def signatures(rows: Sequence[Sequence[tuple[int, bytes]]]) -> tuple[NDArray[np.
     return keys, minima
 
 
-def _batch(rows: Sequence[Sequence[tuple[int, bytes]]], keys: NDArray[np.uint32], minima: NDArray[np.uint16]) -> None:
+def _batch(rows: Sequence[Sequence[tuple[int, bytes]]], keys: NDArray[np.uint32], minima: NDArray[np.uint8]) -> None:
     parts: list[bytes] = []
     side_of: list[int] = []
     row_of: list[int] = []
@@ -136,7 +136,7 @@ def _band_keys(pairs: NDArray[np.uint32], row: NDArray[np.int64], keys: NDArray[
 
 
 def _word_minima(
-    words: NDArray[np.uint32], row: NDArray[np.int64], answer: NDArray[np.int64], minima: NDArray[np.uint16]
+    words: NDArray[np.uint32], row: NDArray[np.int64], answer: NDArray[np.int64], minima: NDArray[np.uint8]
 ) -> None:
     """The least words of each row and side. The low bits of a least value tell as much as all of it."""
     group = row * 2 + answer  # in order: the texts of a row are sorted by side
@@ -148,10 +148,10 @@ def _word_minima(
         least = np.full(2 * rows, NONE)
         least[at] = np.minimum.reduceat((words ^ factors[place]) * (flips[place] | np.uint32(1)), first)
         sides = least.reshape(rows, 2)
-        minima[:, place] = sides.min(axis=1).astype(np.uint16)
+        minima[:, place] = sides.min(axis=1).astype(np.uint8)
         if place < SIDE:
-            minima[:, WHOLE + place] = sides[:, 0].astype(np.uint16)
-            minima[:, WHOLE + SIDE + place] = sides[:, 1].astype(np.uint16)
+            minima[:, WHOLE + place] = sides[:, 0].astype(np.uint8)
+            minima[:, WHOLE + SIDE + place] = sides[:, 1].astype(np.uint8)
 
 
 def _words(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

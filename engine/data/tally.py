@@ -44,7 +44,8 @@ def redacted(value: str) -> str:
 class Tally:
     """Findings of one file, by kind and subtype. A row counts once for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int = MAX_LINES) -> None:
+        self.keep = keep  # line numbers of each finding
         self.entries: dict[tuple[str, str], Entry] = {}
 
     def add(self, kind: str, line: int | None, value: str = "", subtype: str = "", **extra: Any) -> None:
@@ -71,7 +72,7 @@ class Tally:
         elif entry.last != line:
             entry.last = line
             entry.count += 1
-            if len(entry.lines) < MAX_LINES:
+            if len(entry.lines) < self.keep:
                 entry.lines.append(line)
 
     def merge(self, other: Tally) -> None:
@@ -79,7 +80,7 @@ class Tally:
         for key, theirs in other.entries.items():
             mine = self.entries.setdefault(key, Entry(extra=theirs.extra))
             mine.count += theirs.count
-            mine.lines += theirs.lines[: MAX_LINES - len(mine.lines)]
+            mine.lines += theirs.lines[: self.keep - len(mine.lines)]
             for value, count in theirs.values.items():
                 if value in mine.values or len(mine.values) < MAX_VALUES:
                     mine.values[value] = mine.values.get(value, 0) + count
@@ -97,7 +98,7 @@ class Tally:
                     text.level,
                     text.detail.format(**words),
                     text.fix.format(**words),
-                    entry.lines,
+                    entry.lines[:MAX_LINES],
                     entry.count,
                     subtype=subtype or None,
                     extra={"file": file, **entry.extra},

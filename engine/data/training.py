@@ -6,10 +6,11 @@ The look that a start has at the data and the ranks that train on it read throug
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.data import forms, reader, turns
+from engine.data import drops, forms, reader, turns
 from engine.data.kinds import lookup
 from engine.data.tally import Tally
 from engine.data.worker import Block, Options, can_be_kept, check_block
@@ -33,9 +34,21 @@ class Row(NamedTuple):
     value: Any
     form: str | None
     columns: dict[str, Any] | None
+    dropped: bool = False  # by a person, in the data screen: left out without a word
 
 
-def rows(path: Path, tally: Tally, text_field: str = "text", task: str = "sft") -> Iterator[Row]:
+@dataclass(frozen=True)
+class How:
+    """How rows are read, beyond what they are."""
+
+    columns: dict[str, str] = field(default_factory=dict)  # our names of columns to those of the data
+    dropped: frozenset[str] = frozenset()  # what `drops.read` gave
+
+
+NO_MORE = How()
+
+
+def rows(path: Path, tally: Tally, text_field: str = "text", task: str = "sft", how: How = NO_MORE) -> Iterator[Row]:
     """The rows of a file in order, those that cannot be trained on with the form None.
 
     Args:
@@ -43,17 +56,21 @@ def rows(path: Path, tally: Tally, text_field: str = "text", task: str = "sft") 
         tally: gets what is wrong with the file itself.
         text_field: the column of plain text.
         task: what the rows are for (see FORMS).
+        how: other names of columns, and rows to leave out.
 
     Raises:
         UsageError: the file may not be read, or needs a package that is missing.
     """
-    return taken(reader.blocks(path, tally), text_field, task)
+    return taken(reader.blocks(path, tally), text_field, task, how)
 
 
-def taken(blocks: Iterable[Block], text_field: str = "text", task: str = "sft") -> Iterator[Row]:
+def taken(blocks: Iterable[Block], text_field: str = "text", task: str = "sft", how: How = NO_MORE) -> Iterator[Row]:
     """The rows of a file's blocks, as `rows` gives them."""
     for line, value in reader.values(blocks):
-        found = _take(value, text_field, FORMS[task])
+        if how.dropped and drops.key(value) in how.dropped:
+            yield Row(line, value, None, None, True)
+            continue
+        found = _take(value, text_field, FORMS[task], how.columns)
         yield Row(line, value, *(found or (None, None)))
 
 
@@ -61,11 +78,13 @@ def _say(*_words: Any, **_more: Any) -> None:
     """What is wrong with a row is found out when somebody asks: `problem`."""
 
 
-def _take(value: Any, text_field: str, wanted: frozenset[str]) -> tuple[str, dict[str, Any]] | None:
+def _take(
+    value: Any, text_field: str, wanted: frozenset[str], columns: dict[str, str]
+) -> tuple[str, dict[str, Any]] | None:
     if not isinstance(value, dict):
         return None
-    if text_field != "text":
-        value = forms.rename(value, {"text": text_field})
+    if mapping := options(text_field, columns).columns:
+        value = forms.rename(value, mapping)
     form, _used = forms.recognize(value)
     if form not in wanted:
         return None
@@ -94,9 +113,9 @@ def _take(value: Any, text_field: str, wanted: frozenset[str]) -> tuple[str, dic
     return "prompt + completion (messages)", {"prompt": prompt, "completion": completion, **extra}
 
 
-def options(text_field: str) -> Options:
+def options(text_field: str, columns: dict[str, str] | None = None) -> Options:
     """What the checks of rows need to know of the recipe."""
-    return Options() if text_field == "text" else Options({"text": text_field})
+    return Options({**({} if text_field == "text" else {"text": text_field}), **(columns or {})})
 
 
 def _wrong_form(task: str) -> tuple[str, str]:
@@ -108,9 +127,9 @@ def _wrong_form(task: str) -> tuple[str, str]:
     return _("rows of two answers to choose from cannot be trained with task: sft"), _("give one answer a row")
 
 
-def problem(row: Row, text_field: str = "text", task: str = "sft") -> Finding:
+def problem(row: Row, text_field: str = "text", task: str = "sft", how: How = NO_MORE) -> Finding:
     """Why a row without a form cannot be trained on, in the words of `ftui data check`."""
-    tally = check_block(Block(0, 0, [(row.line, row.value)]), options(text_field)).tally
+    tally = check_block(Block(0, 0, [(row.line, row.value)]), options(text_field, how.columns)).tally
     for finding in tally.findings(""):
         if finding.level == "error":
             return finding

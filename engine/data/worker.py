@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from engine.data import characters, forms, languages, privacy, shingles, turns
+from engine.data import characters, drops, forms, languages, privacy, shingles, turns
 from engine.data.duplicates import Prints
 from engine.data.forms import Row
 from engine.data.rawjson import ROW_LIMIT, RowDecoder, guess_encoding, reason
@@ -27,6 +27,7 @@ from engine.text import gigabytes
 LONG_LINE = 1_000_000  # bytes
 SCAN_LIMIT = 2_000_000  # characters of a row that are searched for personal data and odd characters
 MAX_COLUMNS = 200
+HUGE = 2**31 - 1
 SIDES = {"user": 0, "prompt": 0, "assistant": 1, "text": 2, "chosen": 3, "tool": 4, "function": 4, "rejected": 5}
 PHRASES = (
     "as an ai language model", "as an ai model", "as a large language model", "i'm just an ai", "i am an ai language",
@@ -43,6 +44,8 @@ class Options:
     columns: dict[str, str] = field(default_factory=dict)
     model: str | None = None
     max_length: int | None = None
+    dropped: frozenset[str] = frozenset()  # rows that a person took out (`drops.read`)
+    keep: int = MAX_LINES  # line numbers kept of each finding
 
 
 @dataclass
@@ -81,7 +84,8 @@ class Result:
     extra: Counter[str] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
     prints: Prints = field(default_factory=Prints.empty)
-    lengths: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    lengths: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # in tokens, with a model
+    sizes: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))  # in characters
     trained: int = 0
     kept: int = 0
 
@@ -124,12 +128,13 @@ def _lines(block: Block, tally: Tally) -> Iterator[tuple[int, str]]:
 class _Checker:
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.result = Result()
+        self.result = Result(Tally(options.keep))
         self._decoder = RowDecoder()
         self._line = 0
         self._prints: list[tuple[int, int, int, int, int, int, bool]] = []
         self._texts: list[list[tuple[int, bytes]]] = []
         self._kept: list[tuple[int, Row]] = []
+        self._sizes: list[int] = []
 
     def _say(self, kind: str, value: str = "", subtype: str = "") -> None:
         self.result.tally.add(kind, self._line, value, subtype)
@@ -148,14 +153,17 @@ class _Checker:
         try:
             value = self._decoder.decode(text)
         except RecursionError:
-            self._say("bad_json", subtype="deep")
+            if not self._is_dropped(text):
+                self._say("bad_json", subtype="deep")
         except ValueError as error:
-            self._say("bad_json", reason(error))
+            if not self._is_dropped(text):
+                self._say("bad_json", reason(error))
         else:
             for key in self._decoder.twice:
                 self._say("duplicate_key", key)
             if self._decoder.not_finite:
-                self._say("non_finite_number", self._decoder.not_finite[0])
+                if not self._is_dropped(text):
+                    self._say("non_finite_number", self._decoder.not_finite[0])
             else:
                 self.value(line, value)
                 return
@@ -166,6 +174,8 @@ class _Checker:
         result = self.result
         result.rows += 1
         self._line = line
+        if self._is_dropped(value):
+            return
         if not isinstance(value, dict):
             self._say("row_not_object", forms.type_name(value))
             return
@@ -187,8 +197,16 @@ class _Checker:
         self._look_at(row)
         if not row.broken:
             result.usable += 1
+            self._sizes.append(min(sum(len(part) for _side, part in row.texts), HUGE))
             if self.options.model is not None:
                 self._kept.append((line, row))
+
+    def _is_dropped(self, value: Any) -> bool:
+        """Whether a person took the row out; it then counts for nothing else."""
+        if not self.options.dropped or drops.key(value) not in self.options.dropped:
+            return False
+        self._say("dropped_row")
+        return True
 
     def _columns(self, value: dict[str, Any], used: tuple[str, ...]) -> None:
         for key, item in value.items():
@@ -276,6 +294,7 @@ class _Checker:
     def finish(self) -> Result:
         """Compute what is done for all rows at once."""
         result = self.result
+        result.sizes = np.array(self._sizes, np.int32)
         if self._prints:
             columns = list(zip(*self._prints, strict=True))
             exact, normal, prompt, answer, swapped = (np.array(column, np.uint64) for column in columns[1:6])

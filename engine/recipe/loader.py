@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.errors import UsageError
 from engine.findings import Finding
-from engine.recipe import gates, keys, paths
+from engine.recipe import columns, gates, keys, paths
 from engine.recipe.conflicts import contradictions
 from engine.recipe.defaults import CONSTANT, DERIVED, fill
 from engine.recipe.limits import limits
@@ -158,6 +158,8 @@ class _Work:
             return
         try:
             value = convert(known[name], node)
+            if name == columns.KEY:
+                value = columns.checked(value)
             if name in paths.PATH_KEYS and isinstance(value, str):
                 value = self.path(name, value)
         except Unusable as problem:
