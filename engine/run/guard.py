@@ -67,18 +67,17 @@ class Trip:
 
 
 class LossGuard:
-    """Reads the journal of one attempt; each trouble trips it once, until it is over."""
+    """Reads a run's journal; each trouble trips it once, until it is over.
+
+    An attempt that goes on from a checkpoint begins with what was known at that step.
+    """
 
     def __init__(self, recipe: Mapping[str, Any]) -> None:
         self.settings = settings(recipe)
-        self.reset()
-
-    def reset(self) -> None:
-        """A new attempt begins, perhaps at an earlier step."""
         self._losses: deque[tuple[int, float]] = deque(maxlen=BEFORE + NEWEST)
+        self._evals: list[tuple[int, float]] = []
         self._last = 0
         self._nan = self._spiking = False
-        self._best: tuple[float, int] | None = None
         self._worse = 0
 
     def take(self, event: Mapping[str, Any]) -> Trip | None:
@@ -86,6 +85,8 @@ class LossGuard:
         step = event.get("step")
         if not isinstance(step, int):
             return None
+        if event.get("event") == "start":
+            self._rewind(step)
         if event.get("event") == "log" and "loss" in event:
             return self._log(step, event["loss"])
         if event.get("event") == "eval":
@@ -120,11 +121,19 @@ class LossGuard:
     def _eval(self, step: int, loss: Any) -> Trip | None:
         if not isinstance(loss, int | float):
             return None
-        if self._best is None or loss < self._best[0]:
-            self._best, self._worse = (float(loss), step), 0
+        best = min(self._evals, key=lambda known: known[1], default=None)
+        self._evals.append((step, float(loss)))
+        if best is None or loss < best[1]:
+            self._worse = 0
             return None
         self._worse += 1
         if self._worse < self.settings["eval_rise_patience"]:
             return None
         self._worse = 0
-        return self._trip("on_eval_rise", "eval_rise", step, float(loss), *self._best)
+        return self._trip("on_eval_rise", "eval_rise", step, float(loss), best[1], best[0])
+
+    def _rewind(self, step: int) -> None:
+        self._losses = deque((known for known in self._losses if known[0] <= step), maxlen=BEFORE + NEWEST)
+        self._evals = [known for known in self._evals if known[0] <= step]
+        self._nan = self._spiking = False
+        self._worse, self._last = 0, step

@@ -35,8 +35,8 @@ def of(run: RunFolder) -> dict[str, Any] | None:
     if plan is None or len(lines) < LEAST_LINES:
         return None
     newest = max(line.get("attempt") or 1 for line in lines)
-    last = [line for line in lines if line.get("attempt") == newest]
-    speeds = [line["tokens_per_s"] for line in last if _positive(line, "tokens_per_s")]
+    newest_lines = [line for line in lines if line.get("attempt") == newest]
+    speeds = [line["tokens_per_s"] for line in newest_lines if _positive(line, "tokens_per_s")]
     samples = list(_tail(run.hardware))
     allocated, device = _peak(lines, "memory_allocated"), _device_peak(samples, set(state.get("gpus") or []))
     resident = _highest(sample.get("host") or {} for sample in samples) if state.get("device") == "cpu" else None
@@ -45,6 +45,7 @@ def of(run: RunFolder) -> dict[str, Any] | None:
         "reserved": _peak(lines, "memory_reserved"),
         "device": device,
         "tokens_per_s": statistics.median(speeds[1:]) if len(speeds) >= LEAST_LINES else None,
+        "batch_tokens": _batch_tokens(plan.get("request") or {}, newest_lines),
     }
     if found["memory"] is None and found["tokens_per_s"] is None:
         return None
@@ -57,6 +58,17 @@ def of(run: RunFolder) -> dict[str, Any] | None:
         "steps": lines[-1].get("step"),
         "measured": found,
     }
+
+
+def _batch_tokens(request: dict[str, Any], lines: list[dict[str, Any]]) -> float | None:
+    """Tokens of a micro-batch on one GPU, without padding, on average."""
+    first, end = lines[0], lines[-1]
+    try:
+        each = int(request.get("gradient_accumulation_steps") or 1) * int(request.get("num_gpus") or 1)
+        batches = each * int(end["step"] - first["step"])
+        return round(float(end["tokens_seen"] - first["tokens_seen"]) / batches, 1)
+    except (KeyError, TypeError, ZeroDivisionError):
+        return None
 
 
 def _tail(path: Path) -> Iterable[dict[str, Any]]:

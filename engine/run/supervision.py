@@ -132,7 +132,6 @@ class Supervisor:
             base={key: value for key, value in os.environ.items() if key != READY_FD},
         )
         self.requests.reset()
-        self.guard.reset()
         self.watchdog = Watchdog(self.run, self.guard.settings, self.python)
         self.progress = Progress(self.run, self.attempt)
         self.child = Child(
@@ -223,7 +222,7 @@ class Supervisor:
             if event.get("attempt", self.attempt) != self.attempt:
                 continue
             self.watchdog.take(event)
-            if event.get("event") == "save":
+            if event.get("event") == "save" and self.ending is None:  # else of the attempt that is to be forgotten
                 self.recovery.saved()
             if (trip := self.guard.take(event)) is not None:
                 self._tripped(trip)

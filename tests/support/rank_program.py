@@ -7,12 +7,16 @@ told by FTUI_TEST_RANK, a JSON object:
 
     steps, step_time, save_every, load_time
     crash: {attempt: step}    ends badly there; `how` says how: "exit", "kill", or the kind of a rank's error report
+    hang: {attempt: step}   waits there for ever, as a rank in a collective whose other side is gone
+    losses: {step: loss}    other losses than 3 / step; null is no number
+    evals: {step: loss}     evaluations
     child: true               a second process in a session of its own that ignores TERM (a rank that hangs)
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import shutil
@@ -71,6 +75,11 @@ class Ranks:
         write_json(self.run.logs / "rank-0.error.json", {**report, "fix": "none", "exit_code": 1})
         sys.exit(1)
 
+    def wait_for_ever(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(60)
+
     def train(self) -> None:
         resume = os.environ["FTUI_RESUME_FROM"]
         first = int(resume.rsplit("-", 1)[1]) if resume else 0
@@ -82,7 +91,12 @@ class Ranks:
             time.sleep(self.plan.get("step_time", 0.02))
             if step == crash:
                 self.crash(step)
-            self.note("log", step=step, loss=3.0 / step, epoch=step / steps, tokens_per_s=100.0, step_time_s=0.02)
+            if step == self.plan.get("hang", {}).get(str(self.attempt)):
+                self.wait_for_ever()
+            loss = self.plan.get("losses", {}).get(str(step), 3.0 / step)
+            self.note("log", step=step, loss=loss, epoch=step / steps, tokens_per_s=100.0, step_time_s=0.02)
+            if (value := self.plan.get("evals", {}).get(str(step))) is not None:
+                self.note("eval", step=step, eval_loss=value)
             request = read_json(self.run.request) or {}
             do = request["do"] if request.get("id", 0) > self.acted else None
             if do:
@@ -103,6 +117,8 @@ class Ranks:
 if __name__ == "__main__":
     die_with_parent(signal.SIGTERM)
     ranks = Ranks()
+    log = open(ranks.run.logs / "rank-0.log", "a")  # noqa: SIM115 - as long as the process
+    faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
     if ranks.plan.get("child"):
         subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], start_new_session=True)
     time.sleep(ranks.plan.get("load_time", 0.0))

@@ -50,21 +50,30 @@ class StandIn:
         self.patch.setenv("FTUI_TEST_RANK", json.dumps({"steps": 20, **plan}))
         self.patch.setenv("FTUI_PYTHON", self.python)
 
-    def folder(self, name: str) -> RunFolder:
+    def below_a_launcher(self) -> None:
+        """From now on the rank is a child of what the supervisor starts, as with torchrun."""
+        script = Path(self.python)
+        script.write_text(script.read_text().replace("exec ", "RANK=0 ") + "exit $?\n")
+
+    def folder(self, name: str, **recipe: Any) -> RunFolder:
         """A run folder as `ftui run` makes it, without the recipe checks."""
 
         def fill(folder: RunFolder, final: str) -> None:
             for path in (folder.logs, folder.data, folder.checkpoints):
                 path.mkdir()
-            write_json(folder.resolved, {"format": 1, "run": final, "recipe": {"device": "cpu"}, "origin": {}})
+            write_json(
+                folder.resolved, {"format": 1, "run": final, "recipe": {"device": "cpu", **recipe}, "origin": {}}
+            )
             write_json(folder.state, fresh(final, supervisor=ProcessId.current().to_json(), device="cpu"))
 
         return self.workspace.claim_run(name, "run", fill)
 
-    def start(self, name: str, *, max_restarts: int = 3, **plan: Any) -> RunFolder:
+    def start(
+        self, name: str, *, max_restarts: int = 3, recipe: dict[str, Any] | None = None, **plan: Any
+    ) -> RunFolder:
         """A run with a live supervisor."""
         self.plan(**plan)
-        run = self.folder(name)
+        run = self.folder(name, **(recipe or {}))
         lock = Lock(run.lock)
         assert lock.acquire()
         try:
