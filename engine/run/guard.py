@@ -52,7 +52,14 @@ class Trip:
         fix = _("lower learning_rate or raise warmup_steps, then go on from before it: `ftui resume RUN --step N`")
         if self.what == "eval_rise":
             fix = _("the best checkpoint is the result: `ftui ckpt list RUN` names it")
-        return {"kind": KINDS[self.what], "message": self.describe(), "where": None, "fix": fix, "exit_code": 1}
+        return {
+            "kind": KINDS[self.what],
+            "message": self.describe(),
+            "where": None,
+            "fix": fix,
+            "exit_code": 1,
+            "step": self.step,
+        }
 
     def describe(self) -> str:
         """One sentence for people."""

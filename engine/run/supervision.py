@@ -280,8 +280,10 @@ class Supervisor:
             self._crashed(ended)
 
     def _crashed(self, ended: Exit) -> None:
-        error, self.ending = self.ending or failure.explain(self.run, self.attempt, ended), None
         step = self.progress.step if self.progress.started else None
+        if self.ending is not None:
+            step = self.ending.get("step", step)  # where it began: what was read of the journal may be further on
+        error, self.ending = self.ending or failure.explain(self.run, self.attempt, ended), None
         if error.get("kind") == KINDS["nan"] and not self.rolled_back and self.guard.settings["on_nan"] == "rollback":
             self.rolled_back = self.recovery.rollback(step or 0)
         rolled_back, self.rolled_back = self.rolled_back, False
