@@ -14,6 +14,7 @@ from engine.train import adapters, arguments, checks, data, environment, finish,
 from engine.train import job as jobs
 from engine.train.callbacks import ControlCallback, JournalCallback
 from engine.train.events import Events
+from engine.train.heartbeat import Heartbeat
 from engine.train.rank import Signals
 from engine.train.ranks import Ranks
 from engine.train.saving import Saver
@@ -165,6 +166,8 @@ class Program:
             },
         )
         trainer.add_callback(self._journal)
+        if rank.first:
+            trainer.add_callback(Heartbeat(rank.run.logs / "heartbeat"))
         trainer.add_callback(checks.AtStart(job, trainer))
         trainer.add_callback(LossCallback(ranks, saver, trainer))
         return saver
