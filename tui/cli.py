@@ -35,7 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("tui.commands.resume", "go on from the newest good checkpoint"),
     "ckpt": ("tui.commands.ckpt", "list, verify, pin, prune and copy checkpoints"),
     "merge": ("tui.commands.merge", "merge an adapter into its base model, verified"),
-    "recipe": ("tui.commands.recipe", "make or check a recipe"),
+    "model": ("tui.commands.model", "fetch a model of the hub, list the models here, remove one"),
+    "recipe": ("tui.commands.recipe", "make, check, import or export a recipe"),
     "data": ("tui.commands.data", "check training data, look at its rows"),
     "keeper": ("tui.commands.keeper", "the workspace's background process"),
 }

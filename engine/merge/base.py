@@ -120,7 +120,7 @@ def locate(
         detail, fix = _("there is no folder {path}").format(path=name), None
     else:
         detail = _("{name} is neither a folder here nor in the hub's cache on this machine").format(name=name)
-        fix = _("`hf download {name}` brings it, or give its folder with --base DIR").format(name=name)
+        fix = _("`ftui model get {name}` brings it, or give its folder with --base DIR").format(name=name)
     report.add("base_not_found", "error", detail, fix=fix)
     return None
 

@@ -109,11 +109,11 @@ def _hub(recipe: Recipe, name: str) -> Iterator[Finding]:
         yield from _length(recipe, config if isinstance(config, dict) else {})
     elif hub.offline():
         detail = _("{name} is no folder here, and not on this machine as a model of the hub; HF_HUB_OFFLINE is set")
-        fix = _("give the model's folder, or unset HF_HUB_OFFLINE once to download it: `hf download {name}`")
+        fix = _("give the model's folder, or unset HF_HUB_OFFLINE once and fetch it: `ftui model get {name}`")
         yield recipe.finding("missing_model", "error", detail.format(name=name), fix.format(name=name), keys)
     else:
         detail = _("{name} is no folder here: it will be downloaded from the hub, which must be reachable")
-        fix = _("`hf download {name}` fetches it beforehand; a folder is written ./{name}")
+        fix = _("`ftui model get {name}` fetches it beforehand; a folder is written ./{name}")
         yield recipe.finding("model_not_here", "warning", detail.format(name=name), fix.format(name=name), keys)
 
 

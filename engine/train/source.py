@@ -63,7 +63,7 @@ def _reachable(name: str, revision: str | None) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
-    fix = _("give the model's folder, or download it where the hub can be reached: `hf download {name}`")
+    fix = _("give the model's folder, or download it where the hub can be reached: `ftui model get {name}`")
     if hub.offline():
         reason = _("HF_HUB_OFFLINE is set, and it is not in the cache")
     else:

@@ -47,7 +47,7 @@ def test_a_model_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - begin < 5
     error = caught.value
     assert (error.kind, error.where) == ("no_model", "model_name_or_path")
-    assert "hf download Qwen/Nope" in str(error.fix) and "tokenizer" not in error.what
+    assert "ftui model get Qwen/Nope" in str(error.fix) and "tokenizer" not in error.what
     assert ("HF_HUB_OFFLINE" if offline == "1" else "not known") in error.what
     folder = tmp_path / "home" / ".cache" / "huggingface" / "hub" / "models--Qwen--Nope" / "snapshots" / "abc"
     folder.mkdir(parents=True)

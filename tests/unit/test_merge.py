@@ -185,7 +185,7 @@ def test_a_base_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("nothing may be asked of the network"))
     write_adapter(tmp_path / "adapter", base_model_name_or_path="org/model")
     [finding] = look(tmp_path).findings
-    assert finding.kind == "base_not_found" and "hf download org/model" in finding.fix
+    assert finding.kind == "base_not_found" and "ftui model get org/model" in finding.fix
     commit = "a" * 40
     model = write_base(tmp_path / "hub" / "models--org--model" / "snapshots" / commit)
     (tmp_path / "hub" / "models--org--model" / "refs").mkdir()

@@ -179,7 +179,7 @@ def hub_recipe(place, monkeypatch):
 def test_a_model_of_the_hub_that_is_not_on_this_machine(hub_recipe, monkeypatch):
     found = only(recipe.check(recipe.load(hub_recipe)), "missing_model")
     assert (found.level, found.lines) == ("error", [1])
-    assert "HF_HUB_OFFLINE" in found.detail and "hf download Qwen/Some-1B" in found.fix
+    assert "HF_HUB_OFFLINE" in found.detail and "ftui model get Qwen/Some-1B" in found.fix
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     found = only(recipe.check(recipe.load(hub_recipe), run=True), "model_not_here")
     assert found.level == "warning" and "downloaded" in found.detail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,11 +50,32 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _plan_only(workspace, args, out)
     from engine.run import launch
 
+    if not out.as_json and sys.stdin.isatty():
+        _offer_download(args, out, workspace)
     try:
         started = launch.start(workspace, args.recipe, args.overrides, name=args.name, force=args.force)
     except launch.RecipeError as error:
         raise (error if out.as_json else _shown(error, args.recipe, out)) from error
     return after_start(started, args, out)
+
+
+def _offer_download(args: argparse.Namespace, out: Output, workspace: Workspace) -> None:
+    """Ask whether to fetch a base model that is not here, before anything holds a GPU."""
+    from engine import recipe
+    from engine.recipe import hub, paths
+
+    loaded = recipe.load(recipe.find(args.recipe), args.overrides)
+    name = loaded.recipe.get("model_name_or_path")
+    if not isinstance(name, str) or paths.source("model_name_or_path", name) != "hub" or hub.offline():
+        return
+    revision = str(loaded.recipe.get("model_revision") or "main")
+    if next(hub.snapshots(name, None if revision == "main" else revision), None) is not None:
+        return
+    answer = input(_("{name} is not on this server. Fetch it now? [Y/n] ").format(name=name))
+    if answer.strip().lower() in ("", "y", "yes"):
+        from tui.commands.model import fetch
+
+        fetch(name, revision, workspace, out)
 
 
 def _shown(error: RecipeError, recipe: str, out: Output) -> FtuiError:
