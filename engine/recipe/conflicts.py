@@ -189,7 +189,7 @@ def _parallel(recipe: Recipe) -> Iterator[Finding]:
     cpu = given.get("device") == "cpu"
     if cpu and given.get("use_cpu") is False:
         yield from recipe.conflict(("device", "use_cpu"), _("device is cpu; use_cpu is false"), _("keep one of them"))
-    if cpu and asked in ("fsdp2", "pipeline"):
+    if cpu and asked in ("fsdp2", "zero2", "zero3", "pipeline"):
         detail = _("sharding {sharding} needs GPUs; the recipe trains on the CPU").format(sharding=asked)
         yield from recipe.conflict(("sharding", "device"), detail, _("use sharding: ddp or none"))
     if cpu and get("backend") == "unsloth":

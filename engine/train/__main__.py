@@ -8,12 +8,13 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from engine.train.rank import Rank, Signals, die_with_parent, open_log
 
 
-def main(argv: list[str]) -> int:
-    """Run this rank; 0 when it ended in order, done or stopped; 1 on an error that rank-N.error.json explains."""
+def main(argv: list[str]) -> NoReturn:
+    """Run this rank; exit 0 when it ended in order, done or stopped; 1 on an error that rank-N.error.json explains."""
     die_with_parent()
     from engine.workspace import RunFolder
 
@@ -47,7 +48,10 @@ def main(argv: list[str]) -> int:
 
         program = Program(work, events, signals)
         program.run()
-        return 0
+        # As below: DeepSpeed leaves work in flight that the destructors wait for, or abort at.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the error file must tell
         traceback.print_exc()
         step = program.reached() if program else 0
@@ -60,4 +64,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

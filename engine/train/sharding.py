@@ -48,6 +48,13 @@ def trainer_options(recipe: Mapping[str, Any], world_size: int) -> dict[str, Any
     return {}
 
 
+def environment(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """What accelerate looks for before it makes the process group: state in host memory needs gloo beside NCCL."""
+    if kind(recipe) == "fsdp2" and recipe.get("cpu_offload"):
+        return {"ACCELERATE_USE_FSDP": "true", "FSDP_OFFLOAD_PARAMS": "true"}
+    return {}
+
+
 def fsdp_config(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """FSDP2 as transformers takes it; what the recipe's own fsdp_config says goes before."""
     given = recipe.get("fsdp_config")

@@ -31,3 +31,12 @@ if os.environ.get("FTUI_TEST_ZERO"):
     import deepspeed.comm.torch
 
     deepspeed.comm.torch.build_shm_op = lambda: None
+    _plain = PartialState.__init__
+
+    def _with_deepspeed(self: Any, *args: Any, **options: Any) -> None:
+        """Let DeepSpeed know the ranks before a model is loaded into its shards, as accelerate does on GPUs."""
+        _plain(self, *args, **options)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+
+    PartialState.__init__ = _with_deepspeed  # type: ignore[method-assign]
