@@ -72,6 +72,7 @@ def command(
     each rank gets SIGTERM from the kernel, saves and ends.
     """
     arguments = [
+        os.fspath(python), "-m", "engine.train.tokenize", os.fspath(run.path), "--",  # becomes what follows
         os.fspath(python),
         "-m", "torch.distributed.run",
         "--nnodes", "1",

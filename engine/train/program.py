@@ -52,11 +52,8 @@ class Program:
             self.events.append("phase", phase="load", doing=doing)
         path = source.locate(job, ranks)
         tokenizer = source.load_tokenizer(job, path)
-        self.events.append("phase", phase="prepare", doing="data")
-        document = ranks.by_first(lambda: data.prepare(job, args, tokenizer))
+        document = data.document(job)
         if rank.first:
-            if document.get("left_out") and rank.resume_from is None:
-                self.events.append("left_out", **document["left_out"])
             environment.record(job, document, path)
             rank.run.checkpoints.mkdir(exist_ok=True)
             retention.clean(rank.run.checkpoints)

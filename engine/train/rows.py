@@ -89,7 +89,8 @@ class LeftOut:
             self.first.append(f"{error.where}: {error.what}")
 
 
-def _bad(file: Path, line: int | None, what: str, fix: str = "") -> UsageError:
+def bad_row(file: Path, line: int | None, what: str, fix: str = "") -> UsageError:
+    """The error of a row that cannot be trained on."""
     either = _("`ftui data check` lists all such rows; `ftui run … --force` leaves them out")
     return UsageError(
         what,
@@ -100,7 +101,11 @@ def _bad(file: Path, line: int | None, what: str, fix: str = "") -> UsageError:
 
 
 def read(
-    files: Iterable[Path], text_field: str = "text", left_out: LeftOut | None = None, task: str = "sft"
+    files: Iterable[Path],
+    text_field: str = "text",
+    left_out: LeftOut | None = None,
+    task: str = "sft",
+    how: training.How = training.NO_MORE,
 ) -> Iterator[Row]:
     """The rows of all files.
 
@@ -109,6 +114,7 @@ def read(
         text_field: the column of plain text.
         left_out: counts the rows that cannot be trained on, instead of an error at the first of them.
         task: what the rows are for: each trains on forms of its own.
+        how: other names of columns, and rows to leave out.
 
     Raises:
         UsageError: a row that cannot be trained on, with its file and line; or rows of different forms.
@@ -116,13 +122,15 @@ def read(
     first: str | None = None
     for file in files:
         tally = Tally()
-        for row in training.rows(file, tally, text_field, task):
+        for row in training.rows(file, tally, text_field, task, how):
+            if row.dropped:
+                continue
             if row.form is None:
-                why = training.problem(row, text_field, task)
-                error = _bad(file, row.line, why.detail, why.fix)
+                why = training.problem(row, text_field, task, how)
+                error = bad_row(file, row.line, why.detail, why.fix)
             elif first is not None and row.form != first:
                 what = _("this row is of the form {own}, the rows before are {form}")
-                error = _bad(file, row.line, what.format(own=row.form, form=first))
+                error = bad_row(file, row.line, what.format(own=row.form, form=first))
             else:
                 first = row.form
                 assert row.columns is not None
@@ -131,9 +139,19 @@ def read(
             if left_out is None:
                 raise error
             left_out.add(error)
-        for finding in tally.findings(str(file)):
-            if (finding.kind, finding.subtype or "") in training.file_errors(tally):
-                error = _bad(file, finding.lines[0] if finding.lines else None, finding.detail, finding.fix)
-                if left_out is None:
-                    raise error
-                left_out.add(error, finding.count)
+        refuse_file(file, tally, left_out)
+
+
+def refuse_file(file: Path, tally: Tally, left_out: LeftOut | None = None) -> None:
+    """Raise for what is wrong with a file itself, so that rows of it are missing; or count them as left out.
+
+    Raises:
+        UsageError: the file is damaged, or holds something else than it seems to.
+    """
+    errors = set(training.file_errors(tally))
+    for finding in tally.findings(str(file)):
+        if (finding.kind, finding.subtype or "") in errors:
+            error = bad_row(file, finding.lines[0] if finding.lines else None, finding.detail, finding.fix)
+            if left_out is None:
+                raise error
+            left_out.add(error, finding.count)

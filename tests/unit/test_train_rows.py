@@ -161,7 +161,8 @@ def test_the_launchers_environment(tmp_path: Path) -> None:
         "PYTHONPATH": f"{mine}:/usr/lib/extra",
     }  # fmt: skip
     argv, env = launcher.command(run, python="py", nproc=2, attempt=3, gpus=[0, "GPU-1"], base=base)
-    assert argv[:3] == ["py", "-m", "torch.distributed.run"] and argv[-3:] == ["-m", "engine.train", str(run.path)]
+    assert argv[:4] == ["py", "-m", "engine.train.tokenize", str(run.path)]
+    assert argv[5:8] == ["py", "-m", "torch.distributed.run"] and argv[-3:] == ["-m", "engine.train", str(run.path)]
     assert argv[argv.index("--nproc-per-node") + 1] == "2"
     assert env == {
         "PATH": "/bin", "PYTHONPATH": "/usr/lib/extra", "PYTHONSAFEPATH": "1", "HF_HUB_DISABLE_TELEMETRY": "1",

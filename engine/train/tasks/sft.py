@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from trl import SFTConfig, SFTTrainer
 
+from engine.train.batches import Batches
 from engine.train.saving import SealedSaving
 from engine.train.tasks import Task
 from engine.train.watch import WatchedLoss
 
 
-class Trainer(SealedSaving, WatchedLoss, SFTTrainer):
+class Trainer(SealedSaving, WatchedLoss, Batches, SFTTrainer):
     """TRL's trainer; its rows come tokenized."""
 
 
