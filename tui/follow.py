@@ -75,12 +75,8 @@ def finish(run: RunFolder, row: dict[str, Any], out: Output) -> int:
             _("{run} stopped at step {step}; {lost}").format(run=run.name, step=row["step"], lost=_lost(run)), "warning"
         )
     elif state == "lost":
-        out.note(
-            _("{run} is lost: its supervisor is gone; `ftui resume {run}` goes on from the newest checkpoint").format(
-                run=run.name
-            ),
-            "error",
-        )
+        text = _("{run} is lost: its supervisor is gone; {fix}").format(run=run.name, fix=error.get("fix") or "")
+        out.note(text, "error")
     else:
         out.note(_("{run} failed: {why}").format(run=run.name, why=error.get("message") or _("see the logs")), "error")
         if error.get("where"):
@@ -120,6 +116,38 @@ def _figure(event: dict[str, Any], key: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+WATCHED = frozenset({"hang", "stacks", "guard", "given_up", "drill"})
+
+
+def watched(event: dict[str, Any]) -> str | None:
+    """What the supervisor saw while it watched over the training, in words."""
+    name, step = event.get("event"), number(_figure(event, "step") or 0)
+    if name == "hang":
+        text = _("no sign of life for {time} at step {step}: the ranks hang")
+        return text.format(time=duration(_figure(event, "seconds") or 0), step=step)
+    if name == "stacks":
+        files = event.get("files")
+        return _("where they stand: {files}").format(files=", ".join(map(str, files)) if files else "-")
+    if name == "guard":
+        words = {"nan": _("a loss that is no number"), "spike": _("a spike of the loss")}
+        what = words.get(str(event.get("what")), _("an evaluation that only rises"))
+        actions = {"stop": _("stopping"), "rollback": _("going back to step {step}")}
+        action = actions.get(str(event.get("action")), _("only said")).format(
+            step=number(_figure(event, "back_to") or 0)
+        )
+        return _("step {step}: {what}: {action}").format(step=step, what=what, action=action)
+    if name == "given_up":
+        reasons = {
+            "same_step": _("it failed at step {step} twice: not tried again"),
+            "limit": _("it was restarted often enough: not tried again"),
+            "final": _("another try would end the same way"),
+        }
+        return reasons.get(str(event.get("reason")), _("not tried again")).format(step=step)
+    if event.get("passed"):
+        return _("drill from step {step}: a resume works").format(step=step)
+    return _("drill from step {step}: a resume does not work: {why}").format(step=step, why=event.get("reason") or "?")
+
+
 def _sentence(event: dict[str, Any]) -> str | None:
     name = event.get("event")
     if name == "start":
@@ -153,6 +181,8 @@ def _sentence(event: dict[str, Any]) -> str | None:
         return _("resuming from {checkpoint}, attempt {attempt}").format(
             checkpoint=str(event.get("resumed_from") or "").rsplit("/", 1)[-1], attempt=event.get("attempt")
         )
+    if name in WATCHED:
+        return watched(event)
     if name == "launched":
         return _("starting the training program")
     if name == "phase":

@@ -39,6 +39,7 @@ MOST = 1000
 WARM_UP = 1  # the first step chooses kernels and makes the optimizer's state: it is in no speed
 BEYOND = 1_000_000  # steps that are never reached: the ranks must not come to the end of a run, which saves
 TICK_S = 0.05
+LIBRARIES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
 # What no step depends on, and what a probe must not do.
 QUIET = {
     "save_strategy": "no", "eval_strategy": "no", "logging_strategy": "steps", "logging_steps": 1,
@@ -138,8 +139,14 @@ def _key(ready: Prepared, steps: int, python: str) -> str:
 
     recipe = {key: value for key, value in ready.resolved.items() if key not in ("max_steps", *QUIET)}
     files = [_signature(recipe.get(key)) for key in ("dataset_path", "eval_dataset_path", "model_name_or_path")]
-    found = versions.packages(("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes"), python)
-    parts = [FORMAT, recipe, files, steps, [card.name for card in ready.placement.cards], found["packages"]]
+    try:
+        found = versions.packages(LIBRARIES, python)["packages"]
+    except OSError as error:
+        raise FtuiError(
+            _("the training Python cannot be started: {reason}").format(reason=str(error)[:200]), where=python,
+            fix=_("`ftui doctor` says what it lacks"), kind="environment", exit_code=2,
+        ) from error  # fmt: skip
+    parts = [FORMAT, recipe, files, steps, [card.name for card in ready.placement.cards], found]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
@@ -237,7 +244,8 @@ def _train(
         while seen < steps + WARM_UP:
             for line in reader.poll():
                 seen += line.get("event") == "log"
-                _tell(line, seen, steps, say)
+                if seen <= steps + WARM_UP:
+                    _tell(line, seen, steps, say)
             sampler.tick(child.id.pid if child.id is not None else None)
             if (ended := child.poll()) is not None:
                 raise _failed(folder, failure.explain(folder, 1, ended))
@@ -302,4 +310,5 @@ def _spread(speeds: list[float]) -> float:
     """Twice the standard error of the mean speed, as a share of it."""
     if len(speeds) < 2:
         return 1.0
-    return round(2 * statistics.stdev(speeds) / len(speeds) ** 0.5 / statistics.mean(speeds), 4)
+    share: float = 2 * statistics.stdev(speeds) / len(speeds) ** 0.5 / statistics.mean(speeds)
+    return round(share, 4)

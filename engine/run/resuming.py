@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from engine import journal
@@ -14,7 +13,7 @@ from engine.run import choice, comparison, launch, planned
 from engine.run.choice import Choice
 from engine.run.gpus import Placement, place
 from engine.run.launch import Started
-from engine.run.status import LIVE, held_s, state_of
+from engine.run.status import LIVE, held_s, start_again, state_of
 from engine.text import _
 from engine.workspace import RunFolder, Workspace, locate
 
@@ -224,14 +223,3 @@ def nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> G
     if there := [str(entry.step) for entry in ledger.list(run.checkpoints) if entry.resumable and entry.step != step]:
         fix = _("there are: {steps}").format(steps=", ".join(there[-LISTED:]))
     return GateError(what, where=str(run.checkpoints), fix=fix, kind="nothing_to_resume")
-
-
-def start_again(run: RunFolder) -> str:
-    """What to do with a run that left nothing to go on from."""
-    return _("start again: ftui run {recipe}").format(recipe=recipe_of(run))
-
-
-def recipe_of(run: RunFolder) -> str:
-    """The recipe that a run was started from; its copy in the run folder where that file is gone."""
-    source = run.read_resolved().get("source")
-    return source if isinstance(source, str) and Path(source).exists() else str(run.recipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from engine import journal
@@ -55,10 +56,7 @@ def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
     name = state_of(state)
     error = state.get("error")
     if name == "lost":
-        fix = _("no checkpoint to go on from: start again with `ftui run RECIPE`")
-        if state.get("last_checkpoint"):
-            fix = _("`ftui resume {run}` goes on from the newest checkpoint").format(run=run.name)
-        error = {"kind": "lost", "message": _("its supervisor is gone"), "where": str(run.path), "fix": fix}
+        error = {"kind": "lost", "message": _("its supervisor is gone"), "where": str(run.path), "fix": next_step(run)}
     return {
         "name": run.name,
         "state": name,
@@ -74,6 +72,26 @@ def _row(run: RunFolder, state: dict[str, Any]) -> dict[str, Any]:
         "created": state.get("created"),
         "ended": state.get("ended"),
     }
+
+
+def next_step(run: RunFolder) -> str:
+    """How to go on with a run that was lost: its ranks save when their supervisor dies, so the folder is asked."""
+    from engine.checkpoint import ledger
+
+    if (entry := ledger.newest(run.checkpoints)) is None:
+        return _("no checkpoint to go on from; {start_again}").format(start_again=start_again(run))
+    return _("`ftui resume {run}` goes on from step {step}").format(run=run.name, step=entry.step)
+
+
+def start_again(run: RunFolder) -> str:
+    """What to do with a run that left nothing to go on from."""
+    return _("start again: ftui run {recipe}").format(recipe=recipe_of(run))
+
+
+def recipe_of(run: RunFolder) -> str:
+    """The recipe that a run was started from; its copy in the run folder where that file is gone."""
+    source = run.read_resolved().get("source")
+    return source if isinstance(source, str) and Path(source).exists() else str(run.recipe)
 
 
 def listing(workspace: Workspace) -> list[dict[str, Any]]:

@@ -112,7 +112,8 @@ def after_start(started: Started, args: argparse.Namespace, out: Output, *, sinc
         show_findings(started.findings, out)
     if not args.follow:
         if out.as_json:
-            out.json({"run": name, "path": str(started.run.path), "pid": started.pid})
+            document = {"run": name, "path": str(started.run.path), "pid": started.pid}
+            out.json(document if started.resumed is None else document | {"resume": started.resumed})
         else:
             out.line(_("{what}; it goes on without this terminal").format(what=what), "ok")
             out.note(_("  ftui watch {run}    ftui status {run}    ftui stop {run}").format(run=name))

@@ -115,7 +115,13 @@ def _show_saved(document: dict[str, Any], out: Output) -> None:
         text = _("`ftui resume {run}` goes on from step {step}").format(run=run, step=number(step))
         out.field(_("next"), text)
     else:
-        out.field(_("next"), _("no checkpoint to go on from: start again with `ftui run RECIPE`"))
+        from pathlib import Path
+
+        from engine.run.status import start_again
+        from engine.workspace import RunFolder
+
+        text = start_again(RunFolder(Path(document["path"])))
+        out.field(_("next"), _("no checkpoint to go on from; {start_again}").format(start_again=text))
 
 
 def safety(document: dict[str, Any]) -> str:

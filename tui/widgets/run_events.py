@@ -137,6 +137,15 @@ def _failed(event: Event) -> Told:
     return _("failed: {message}").format(message=message or "?"), Ink.ERROR
 
 
+def _watched(event: Event) -> Told | None:
+    from tui.follow import watched
+
+    text = watched(dict(event))
+    good = event.get("event") == "drill" and event.get("passed")
+    bad = event.get("event") in ("hang", "given_up") or (event.get("event") == "drill" and not good)
+    return None if text is None else (text, Ink.GOOD if good else Ink.ERROR if bad else Ink.WARNING)
+
+
 _TELLERS: dict[str, Callable[[Event], Told | None]] = {
     "save": _save,
     "save_failed": _save_failed,
@@ -146,6 +155,11 @@ _TELLERS: dict[str, Callable[[Event], Told | None]] = {
     "running": lambda _event: (_("training"), Ink.PLAIN),
     "control": _control,
     "signal": _signal,
+    "hang": _watched,
+    "stacks": _watched,
+    "guard": _watched,
+    "given_up": _watched,
+    "drill": _watched,
     "gpu": _gpu,
     "rank_exit": _rank_exit,
     "restart": _restart,
