@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.plan.everything import Row
 from engine.plan.plan import Result, describe_verdict
@@ -12,6 +12,9 @@ from engine.plan.servers import break_evens
 from engine.text import _, duration, money, number
 from tui import plan_words as words
 from tui.output import Output, width
+
+if TYPE_CHECKING:
+    from engine.run.probe import Probed
 
 COLUMNS = 80
 BAR = 40
@@ -30,6 +33,13 @@ def show(result: Result, out: Output) -> None:
     _advice(result.advice, out)
     for note in result.request.notes:
         _say(out, _("note: {text}").format(text=note), "dim", indent=0)
+
+
+def show_probe(probed: Probed, result: Result, out: Output) -> None:
+    """Print what the steps of a probe took, and what the plan has of it."""
+    out.line()
+    for index, text in enumerate(words.probe(probed, result)):
+        _say(out, text, label=_("PROBE") if index == 0 else "")
 
 
 def _say(out: Output, text: str, style: str | None = None, label: str = "", indent: int = 9) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.plan.on_cpu import CPU
 from engine.plan.plan import Result
-from engine.text import _, money, number
+from engine.text import _, money, ngettext, number, when
+
+if TYPE_CHECKING:
+    from engine.run.probe import Probed
 
 GB = 1e9
 METHODS = ("full", "lora", "qlora")
@@ -89,10 +92,31 @@ def corrected(result: Result) -> str:
     )
 
 
+def probe(probed: Probed, result: Result) -> list[str]:
+    """What a probe measured, and whether the plan's memory is that or still the estimate."""
+    found = probed.to_json()
+    text = ngettext("{n} step of {time} s", "{n} steps of {time} s each", probed.steps).format(
+        n=probed.steps, time=number(found["step_time_s"], 2)
+    )
+    parts = [text, _("{rate} tokens/s without padding").format(rate=number(found["tokens_per_s"]))]
+    if found["memory_gb"] is not None:
+        parts.append(_("peak {gb} GB").format(gb=number(found["memory_gb"], 2)))
+    lines = [" · ".join(parts)]
+    correction = result.correction
+    if correction is None or not correction.measured:
+        lines.append(_("the memory above is still the estimate: these rows were shorter than max_length"))
+    if probed.cached:
+        day = when(probed.made)
+        lines.append(_("remembered from {when}: recipe, data, GPUs and versions are the same").format(when=day))
+    return lines
+
+
 def speed(result: Result) -> str:
     """Tokens a second and what they rest on."""
     assert result.speed is not None
     rate = number(result.speed.total)
+    if result.basis == "probe":
+        return _("{rate} tokens/s, from a probe").format(rate=rate)
     if result.timed_by_a_run:
         return _("{rate} tokens/s, measured").format(rate=rate)
     limits = {

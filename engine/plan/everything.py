@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import UsageError
 from engine.plan import choose, servers
@@ -12,6 +12,9 @@ from engine.plan.advice import _lora
 from engine.plan.plan import Context, Result, evaluate
 from engine.plan.request import METHODS, Request
 from engine.plan.servers import Server
+
+if TYPE_CHECKING:
+    from engine.plan.measured import History
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,10 @@ class Row:
         }  # fmt: skip
 
 
-def compare(r: Request, user: Path | None = None) -> list[Row]:
+def compare(r: Request, user: Path | None = None, history: History | None = None) -> list[Row]:
     """All methods on all servers of the catalogue; the cheapest that fits and the fastest are marked for each method.
 
+    What earlier runs measured corrects the rows of their kind; a speed counts on the card that it was measured on.
     Where the length of the run is not known, the cost of the same number of tokens decides.
     """
     offered = servers.offers(user)
@@ -61,7 +65,7 @@ def compare(r: Request, user: Path | None = None) -> list[Row]:
                 continue
             ctx = Context(
                 server.card, servers.card_memory(server.card), server, offered,
-                server.interconnect or ("nvlink" if server.card.nvlink_gb_s else "pcie"),
+                server.interconnect or ("nvlink" if server.card.nvlink_gb_s else "pcie"), history,
             )  # fmt: skip
             key = (method, server.spec)
             try:

@@ -1,4 +1,4 @@
-"""What earlier runs measured, and how it corrects the next plan of the same kind (`measured.jsonl`, docs/files.md).
+"""What earlier runs and probes measured, and how it corrects the next plan of their kind (`measured.jsonl`).
 
 A record keeps the run's request, not our prediction of then: it is planned again with today's formulas, and the ratio
 of what was measured to that is what a new plan is multiplied by. A kind is everything that decides what is held and
@@ -40,13 +40,18 @@ KIND = (
 
 @dataclass(frozen=True)
 class Correction:
-    """What a measured run says about a plan: GB before and after, and its tokens a second where they count."""
+    """What a measured run says about a plan: GB before and after, and its tokens a second where they count.
+
+    `measured` is 0 where its peak said nothing about this plan's; `spread` is the half-width of its speeds.
+    """
 
     run: str
     measured: float
     predicted: float
     factor: float
     tokens_per_s: float | None = None
+    probe: bool = False
+    spread: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in `ftui plan --json` and plan.json."""
@@ -56,6 +61,7 @@ class Correction:
             "predicted_gb": round(self.predicted / 1e9, 2),
             "factor": round(self.factor, 4),
             "tokens_per_s": self.tokens_per_s,
+            "probe": self.probe,
         }
 
 
@@ -70,6 +76,9 @@ class Record:
     memory: float | None  # torch's allocated peak; on the processor the resident memory of the run
     tokens_per_s: float | None  # of all ranks, without padding
     card: str | None
+    batch_tokens: float | None = None  # of a micro-batch on average, without padding
+    probe: bool = False
+    spread: float = 0.0
 
 
 @dataclass
@@ -102,7 +111,7 @@ class History:
         return result
 
     def _nearest(self, r: Request) -> list[int]:
-        """The records of the request's kind, the most alike first, then the newest."""
+        """The records of the request's kind, the most alike first, then whole runs before probes, then the newest."""
         found = []
         for index in range(len(self.lines) - 1, -1, -1):
             asked = self.lines[index].get("request") or {}
@@ -113,8 +122,8 @@ class History:
                 continue
             ratio = max(record.request.tokens / r.tokens, r.tokens / record.request.tokens)
             if ratio <= NEAR:
-                found.append((ratio, index))
-        return [index for _ratio, index in sorted(found, key=lambda item: (item[0], -item[1]))]
+                found.append((ratio, record.probe, -index))
+        return [-index for _ratio, _probe, index in sorted(found)]
 
     def _record(self, index: int) -> Record | None:
         if index not in self._parsed:
@@ -126,12 +135,14 @@ class History:
 
         r, on_host = result.request, result.request.gpu == on_cpu.CPU
         factor, measured, predicted = 1.0, 0.0, 0.0
+        same = record.request.tokens == r.tokens and record.request.lora_r == r.lora_r
         if record.memory is not None:
             predicted = planned.device.device if on_host else planned.memory.peak.total
             factor, measured = record.memory / predicted, record.memory
             # Rows shorter than max_length hold less: that says nothing about other data, or about rows not seen yet.
             if factor < 1 and not r.packing and not (record.dataset == self.dataset and record.epochs >= 1):
-                factor, measured = 1.0, 0.0
+                factor, predicted = self._by_its_rows(record, on_host, record.memory)
+                measured, same = (record.memory if factor < 1 else 0.0), False
         rate = self._rate(result, record, planned)
         if not SANE[0] <= factor <= SANE[1] or (not measured and rate is None):
             return None
@@ -143,10 +154,13 @@ class History:
             ))  # fmt: skip
             most = max(d.device, result.context.capacity or math.inf)  # the allocator makes room before it fails
             d = Device(d.reserved + more, min(d.device + more, most), d.needs + more, d.overhead)
-            if record.request.tokens == r.tokens and record.request.lora_r == r.lora_r:
+            if same:
                 half = min(half, SAME_BAND)
         verdict = plan.verdict(m, d, half, result.context.capacity)
-        note = Correction(record.run, measured, predicted, factor, None if rate is None else round(rate, 1))
+        note = Correction(
+            record.run, measured, predicted, factor, None if rate is None else round(rate, 1), record.probe,
+            record.spread,
+        )  # fmt: skip
         changed = dataclasses.replace(result, memory=m, device=d, band=half, verdict=verdict, correction=note)
         if rate is None:
             return changed
@@ -154,6 +168,22 @@ class History:
         flops = speed.flops_per_token(r) if before is None else before.flops
         limit = "compute" if before is None else before.limited_by
         return plan.at_speed(changed, Speed(rate / r.num_gpus, rate, flops, limit))
+
+    @staticmethod
+    def _by_its_rows(record: Record, on_host: bool, measured: float) -> tuple[float, float]:
+        """How much less than its rows' average length would have taken was needed, and that length's prediction.
+
+        The largest micro-batch was at least as large as the average one, so this is no less than the true factor.
+        """
+        from engine.plan.plan import Context, evaluate
+
+        r, share = record.request, (record.batch_tokens or 0.0) / record.request.tokens
+        length = int(r.max_length * share)
+        if not 0 < length <= r.max_length:
+            return 1.0, 0.0
+        shorter = evaluate(r.replace(max_length=length), Context.bare())
+        predicted = shorter.device.device if on_host else shorter.memory.peak.total
+        return min(1.0, measured / predicted), predicted
 
     def _rate(self, result: Result, record: Record, planned: Result) -> float | None:
         """Tokens a second that the measured run promises here, padding included, as plans count them."""
@@ -192,6 +222,9 @@ def _parse(line: dict[str, Any]) -> Record | None:
         memory=_number(measured.get("memory")),
         tokens_per_s=_number(measured.get("tokens_per_s")),
         card=line.get("card"),
+        batch_tokens=_number(measured.get("batch_tokens")),
+        probe=line.get("probe") is True,
+        spread=_number(measured.get("spread")) or 0.0,
     )
 
 

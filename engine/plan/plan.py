@@ -44,6 +44,11 @@ class Context:
     link: str | None = None
     history: History | None = None  # what earlier runs measured
 
+    @classmethod
+    def bare(cls) -> Context:
+        """Nothing to hold a plan against."""
+        return cls(None, None, None, Offers((), {}, 1.0))
+
 
 @dataclass(frozen=True)
 class Result:
@@ -174,7 +179,9 @@ class Result:
             return {"tokens_per_s": None, "hours": None, "low": None, "high": None, "basis": None}
         low = high = None
         if self.hours is not None:
-            half = speed.MEASURED_BAND if self.timed_by_a_run else speed.BAND
+            half = speed.BAND
+            if self.correction is not None and self.timed_by_a_run:
+                half = min(speed.BAND, max(speed.MEASURED_BAND, self.correction.spread))
             low, high = self.hours / (1 + half), self.hours / (1 - half)
         return {
             "tokens_per_s": round(self.speed.per_gpu, 1),
@@ -184,8 +191,15 @@ class Result:
             "high": _round(high),
             "tokens": self.tokens,
             "limited_by": self.speed.limited_by,
-            "basis": "measured" if self.timed_by_a_run else "estimate",
+            "basis": self.basis,
         }
+
+    @property
+    def basis(self) -> str:
+        """What the speed rests on: an `estimate`, a `measured` run, or a `probe`."""
+        if self.correction is None or not self.timed_by_a_run:
+            return "estimate"
+        return "probe" if self.correction.probe else "measured"
 
     @property
     def timed_by_a_run(self) -> bool:
@@ -319,7 +333,7 @@ def at_speed(result: Result, rate: Speed) -> Result:
     hours = tokens / rate.total / 3600 if tokens is not None else None
     money: tuple[dict[str, Any], ...] = ()
     if hours is not None and ctx.card is not None:
-        basis = {"basis": "measured" if result.timed_by_a_run else "estimate"}
+        basis = {"basis": result.basis}
         named = ctx.server is not None and r.server is not None and r.server.lower() == ctx.server.id.lower()
         fitting = [ctx.server] if named and ctx.server else servers.same_cards(ctx.offers, ctx.card, r.num_gpus)
         money = tuple(servers.cost(s, hours, ctx.offers.hours_per_month) | basis for s in fitting)

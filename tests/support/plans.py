@@ -40,16 +40,21 @@ def record(
     rate: float | None = None,
     dataset: str = "/data/train.jsonl",
     epochs: float = 2.0,
+    memory: float | None = None,
+    probe: bool = False,
+    more: dict[str, Any] | None = None,
     **changes: Any,
 ) -> float:
-    """Store that a run took `factor` times what is planned for it; returns the bytes."""
+    """Store that a run took `memory`, or `factor` times what is planned for it; returns the bytes."""
     request = USUAL | changes
     result = plan(parse(request))
     cpu = request.get("gpu") == "cpu"
     size = factor * (result.device.device if cpu else result.memory.peak.total)
+    size = size if memory is None else memory
     card = "cpu" if cpu else result.context.card.id if result.context.card else None
     line = {"run": run, "request": request, "dataset": dataset, "card": card, "epochs": epochs}
-    measured.store(home, {**line, "measured": {"memory": round(size), "tokens_per_s": rate}})
+    line |= {"probe": True} if probe else {}
+    measured.store(home, {**line, "measured": {"memory": round(size), "tokens_per_s": rate, **(more or {})}})
     return size
 
 

@@ -125,3 +125,33 @@ def test_no_file_and_no_rights_are_no_history(house: Path) -> None:
     assert measured.read(house / "nowhere").lines == []
     (house / measured.NAME).mkdir()
     assert measured.read(house).lines == []
+
+
+def test_shorter_rows_correct_by_what_their_average_would_have_taken(house: Path) -> None:
+    plain, half = planned(packing=False), planned(packing=False, max_length=2048)
+    short = {"epochs": 0.1, "packing": False, "more": {"batch_tokens": plain.request.tokens / 2}}
+    record(house, memory=0.9 * half.memory.peak.total, **short)
+    result = planned(measured.read(house), packing=False)
+    assert result.memory.peak.total == pytest.approx(0.9 * plain.memory.peak.total, rel=1e-3)
+    assert result.band == plain.band, "not the same step: the error stays"
+    # the largest batch was larger than the average one: more than that one takes is no sign of an error
+    record(house, memory=1.02 * half.memory.peak.total, **short)
+    result = planned(measured.read(house), packing=False)
+    assert result.memory.peak.total == plain.memory.peak.total
+
+
+def test_a_whole_run_says_more_than_a_probe(house: Path) -> None:
+    record(house, "before-1", factor=1.10)
+    record(house, "probe-1", factor=1.05, probe=True)
+    correction = planned(measured.read(house)).correction
+    assert correction is not None and correction.run == "before-1"
+    record(house, "probe-2", factor=1.05, probe=True, max_length=2048)
+    correction = planned(measured.read(house), max_length=2048).correction
+    assert correction is not None and correction.probe and correction.to_json()["probe"] is True
+
+
+def test_the_basis_of_a_probe_is_a_probe_and_its_band_what_its_steps_scattered(house: Path) -> None:
+    record(house, "probe-1", rate=1000.0, probe=True, more={"spread": 0.15})
+    time = planned(measured.read(house)).to_json()["time"]
+    assert time["basis"] == "probe" and time["tokens_per_s_total"] == pytest.approx(1000.0)
+    assert time["low"] == pytest.approx(time["hours"] / 1.15, abs=0.002)

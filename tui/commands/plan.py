@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import FtuiError, UsageError
 from engine.text import _
 from tui.output import Output
+
+if TYPE_CHECKING:
+    from engine.plan.draft import Draft
 
 DOES_NOT_FIT = 3
 
@@ -21,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="source", metavar="FILE", help=_("many requests, one JSON object a line"))
     add("--all", action="store_true", help=_("compare all methods on all servers of the catalogue"))
     add("--dry-run-step", action="store_true", help=_("run the real training step on tensors without memory as well"))
+    add("--probe", type=int, metavar="N", help=_("train N real steps of the recipe here, and plan with what they took"))
     add("--model", metavar="M", help=_("a folder with config.json, or a model's name"))
     add("--method", choices=("full", "lora", "qlora"))
     add("--server", metavar="S", help=_("for example 8xH200, or an id of the catalogue"))
@@ -41,8 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plan it."""
-    if args.dry_run_step and (args.source or args.all):
-        raise UsageError(_("--dry-run-step takes one plan"), fix=_("leave --from and --all out"))
+    _refuse_together(args)
     if args.source:
         return _many(args, out)
     from engine.plan import measured, request
@@ -50,21 +54,33 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from engine.plan.servers import user_file
     from engine.workspace import locate
 
-    values = _values(args)
-    dataset = values.pop("dataset", None)
+    asked = _asked(args)
+    values, workspace = asked.values, locate(args.home)
+    history = measured.read(workspace.root, asked.dataset)
     if args.all:
-        return _all(values, out)
-    history = measured.read(locate(args.home).root, dataset)
+        return _all(values, history, out)
+    probed = None
+    if args.probe is not None:
+        from engine.run import probe
+
+        assert asked.draft is not None
+        draft = asked.draft
+        probed = probe.run(workspace.prepare(), draft.path, draft.overrides(), args.probe, out.progress)
+        history = measured.History([probed.record]).about(asked.dataset)
     result = plan(request.parse(values), user=user_file(), currency=args.currency, history=history)
     document = result.to_json()
+    if probed is not None:
+        document["probe"] = probed.to_json()
     if not out.as_json:
-        from tui.plan_text import show
+        from tui.plan_text import show, show_probe
 
         show(result, out)
+        if probed is not None:
+            show_probe(probed, result, out)
     code = DOES_NOT_FIT if result.problems else 0
     if args.dry_run_step:
         try:
-            code = _dry_run(result, values.get("config"), locate(args.home), document, out) or code
+            code = _dry_run(result, values.get("config"), workspace, document, out) or code
         except FtuiError as error:  # the closed form stands whatever becomes of the dry run
             if not out.as_json:
                 raise
@@ -73,6 +89,30 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if out.as_json:
         out.json(document)
     return code
+
+
+def _refuse_together(args: argparse.Namespace) -> None:
+    """Options that make no sense beside each other.
+
+    Raises:
+        UsageError: there are some.
+    """
+    if args.dry_run_step and (args.source or args.all):
+        raise UsageError(_("--dry-run-step takes one plan"), fix=_("leave --from and --all out"))
+    if args.probe is None:
+        return
+    if args.source or args.all:
+        raise UsageError(_("--probe takes one plan"), fix=_("leave --from and --all out"))
+    if args.server or args.gpu or args.gpu_memory_gb:
+        raise UsageError(
+            _("a probe trains on this machine, not on others"), where="--probe",
+            fix=_("leave --server and --gpu out, or run it there"),
+        )  # fmt: skip
+    if not any("=" not in word for word in args.words):
+        raise UsageError(
+            _("a probe needs a recipe: a model alone has no data to train on"), where="--probe",
+            fix=_("`ftui plan RECIPE --probe 10`"),
+        )  # fmt: skip
 
 
 def _dry_run(result: Any, config: Any, workspace: Any, document: dict[str, Any], out: Output) -> int:
@@ -125,11 +165,11 @@ def _many(args: argparse.Namespace, out: Output) -> int:
     return code
 
 
-def _all(values: dict[str, Any], out: Output) -> int:
+def _all(values: dict[str, Any], history: Any, out: Output) -> int:
     from engine.plan import everything, request
     from engine.plan.servers import user_file
 
-    rows = everything.compare(request.parse(values), user_file())
+    rows = everything.compare(request.parse(values), user_file(), history)
     if out.as_json:
         out.json({"model": values.get("model"), "rows": [row.to_json() for row in rows]})
     else:
@@ -139,8 +179,20 @@ def _all(values: dict[str, Any], out: Output) -> int:
     return 0 if any(row.result.verdict == "fits" for row in rows) else DOES_NOT_FIT
 
 
-def _values(args: argparse.Namespace) -> dict[str, Any]:
-    """The request that the arguments describe."""
+@dataclass(frozen=True)
+class Asked:
+    """What the arguments describe: a request, and the draft of a recipe that it comes from."""
+
+    values: dict[str, Any]
+    draft: Draft | None = None
+
+    @property
+    def dataset(self) -> Any:
+        """The recipe's data, which measured runs may have been about."""
+        return None if self.draft is None else self.draft.said.get("dataset_path")
+
+
+def _asked(args: argparse.Namespace) -> Asked:
     recipe = next((word for word in args.words if "=" not in word), None)
     pairs = [word for word in args.words if word != recipe]
     given = {
@@ -151,10 +203,12 @@ def _values(args: argparse.Namespace) -> dict[str, Any]:
         "max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs,
     }  # fmt: skip
     given = {key: value for key, value in given.items() if value is not None}
-    values = _from_recipe(recipe, pairs, given, elsewhere=args.all) if recipe else _plain(pairs, given)
-    if not recipe and not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
+    if recipe:
+        return _from_recipe(recipe, pairs, given, elsewhere=args.all)
+    values = _plain(pairs, given)
+    if not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
         values |= _local_gpus(values)
-    return values
+    return Asked(values)
 
 
 def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +239,7 @@ CHANGES = (
 """Options that are keys of a recipe; the others say what it is held against, and how long its data are."""
 
 
-def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewhere: bool) -> dict[str, Any]:
+def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewhere: bool) -> Asked:
     """As the planner screen sees it: a draft of the recipe, held against this machine or another."""
     from engine.plan.draft import Here, open_recipe
 
@@ -206,7 +260,7 @@ def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewher
         if key in given:
             draft = draft.change(key, given.pop(key))
     draft = draft.on(given.pop("server", ""))
-    return draft.request() | {"dataset": draft.said.get("dataset_path")} | given
+    return Asked(draft.request() | given, draft)
 
 
 def _local_gpus(values: dict[str, Any]) -> dict[str, Any]:
