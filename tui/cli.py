@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "merge": ("tui.commands.merge", "merge an adapter into its base model, verified"),
     "model": ("tui.commands.model", "fetch a model of the hub, list the models here, remove one"),
     "recipe": ("tui.commands.recipe", "make, check, import or export a recipe"),
+    "export": ("tui.commands.export", "write a job for Slurm, SkyPilot or a container"),
     "data": ("tui.commands.data", "check training data, look at its rows"),
     "keeper": ("tui.commands.keeper", "the workspace's background process"),
 }
