@@ -76,11 +76,8 @@ class Job:
     @property
     def outside(self) -> list[str]:
         """Paths that must be there on the other machine."""
-        return [
-            value
-            for key in paths.PATH_KEYS
-            if key != "output_dir" and paths.is_path(key, value := self.recipe.get(key))
-        ]
+        named = {key: self.recipe.get(key) for key in paths.PATH_KEYS if key != "output_dir"}
+        return [value for key, value in named.items() if isinstance(value, str) and paths.is_path(key, value)]
 
 
 def write(job: Job, kind: str, *, checkout: Path) -> dict[str, str]:
