@@ -60,7 +60,7 @@ def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None, 
                 fix=_("start a new run with more steps or epochs"),
                 kind="already_done",
             )
-        values = _read_changes(changes)
+        values = read_changes(changes)
         launch.reap(run)
         chosen, skipped = choice.choose(run.checkpoints, step=step)
         if chosen is None:
@@ -90,7 +90,13 @@ def _go_on(
     try:
         was = comparison.setup_before(run, state, chosen.entry)
         if len(placement.gpus) != len(before) or values:
-            _resolve_again(run, workspace, placement, values)
+            document, given = resolve_again(run, placement, values)
+            write_json(run.resolved, document)
+            plan = planned.make(workspace.root, document["recipe"], placement, given=given, auto=False)
+            if plan.document is None:
+                run.plan.unlink(missing_ok=True)  # that of the other setup says nothing any more
+            else:
+                write_json(run.plan, plan.document)
         report = comparison.report(run, state, chosen, was, comparison.setup_after(run, placement), skipped)
         entry = chosen.entry
         old = {key: state[key] for key in ("created", "max_steps", "restarts") if key in state}
@@ -134,7 +140,7 @@ def _last_attempt(run: RunFolder, state: dict[str, Any]) -> int:
     return max(known, default=1)
 
 
-def _read_changes(changes: Sequence[str]) -> dict[str, Any]:
+def read_changes(changes: Sequence[str]) -> dict[str, Any]:
     """The values of `key=value` texts.
 
     Raises:
@@ -167,8 +173,17 @@ def _read_changes(changes: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _resolve_again(run: RunFolder, workspace: Workspace, placement: Placement, values: dict[str, Any]) -> None:
-    """The same recipe on other GPUs or with other free keys; the global batch stays what it was."""
+def resolve_again(
+    run: RunFolder, placement: Placement, values: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same recipe on other GPUs or with other free keys; the global batch stays what it was.
+
+    Returns:
+        What resolved.json is to be, and what the recipe itself says.
+
+    Raises:
+        UsageError: the global batch cannot be made that way.
+    """
     from engine.recipe import defaults
 
     document = run.read_resolved()
@@ -202,12 +217,7 @@ def _resolve_again(run: RunFolder, workspace: Workspace, placement: Placement, v
         )
     for key in values:
         origin[key] = "override"
-    write_json(run.resolved, {**document, "recipe": resolved, "origin": origin})
-    plan = planned.make(workspace.root, resolved, placement, given=given, auto=False)
-    if plan.document is None:
-        run.plan.unlink(missing_ok=True)  # that of the other setup says nothing any more
-    else:
-        write_json(run.plan, plan.document)
+    return {**document, "recipe": resolved, "origin": origin}, given
 
 
 def nothing_to_resume(run: RunFolder, step: int | None, skipped: list[str]) -> GateError:

@@ -5,6 +5,7 @@ One thread, one selector, no torch; nothing that a disk, a driver or a client do
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
@@ -33,7 +34,7 @@ from engine.run.server import ControlServer
 from engine.run.statefile import StateFile
 from engine.run.watchdog import Watchdog
 from engine.text import _
-from engine.train import launcher
+from engine.train import byhand, launcher
 from engine.workspace import RunFolder
 
 TICK_S = 0.2
@@ -131,6 +132,8 @@ class Supervisor:
             gpus=gpus,
             base={key: value for key, value in os.environ.items() if key != READY_FD},
         )
+        with contextlib.suppress(OSError):  # a full disk: the ranks will say so
+            byhand.write(self.run, argv, env, int(self.state.get("world_size") or 1))
         self.requests.reset()
         self.watchdog = Watchdog(self.run, self.guard.settings, self.python)
         self.progress = Progress(self.run, self.attempt)
