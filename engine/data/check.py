@@ -51,6 +51,7 @@ class FileResult:
     languages: Counter[str] = field(default_factory=Counter)
     prints: list[Prints] = field(default_factory=list)
     lengths: list[Any] = field(default_factory=list)
+    sizes: list[Any] = field(default_factory=list)
     trained: int = 0
     kept: int = 0
 
@@ -68,6 +69,16 @@ class FileResult:
         self.languages.update(result.languages)
         self.prints.append(result.prints)
         self.lengths.append(result.lengths)
+        self.sizes.append(result.sizes)
+
+
+@dataclass
+class Examined:
+    """A report, and what each file was found to hold beyond it (the screen shows more than a report says)."""
+
+    report: Report
+    train: list[FileResult]
+    evaluation: list[FileResult]
 
 
 @dataclass
@@ -102,6 +113,7 @@ def check(
     columns: dict[str, str] | None = None,
     delimiter: str | None = None,
     workers: int | None = None,
+    dropped: frozenset[str] = frozenset(),
 ) -> Report:
     """Check training data.
 
@@ -113,19 +125,46 @@ def check(
         columns: our names of columns to the files' own (`forms.NAMES`).
         delimiter: the sign between CSV columns; None finds it out.
         workers: processes to use; None takes what the data is worth.
+        dropped: rows that were marked as dropped (`drops.read`): they are left out.
 
     Raises:
         UsageError: a file or the model cannot be read at all.
     """
+    options = Options(columns or {}, model, max_length, dropped)
+    return examine(files, options, held_out=held_out, delimiter=delimiter, workers=workers).report
+
+
+def examine(
+    files: Sequence[str],
+    options: Options,
+    *,
+    held_out: Sequence[str] = (),
+    delimiter: str | None = None,
+    workers: int | None = None,
+    apart: bool = False,
+) -> Examined:
+    """Check training data and keep what the report is made of.
+
+    Args:
+        files: as of `check`; so are the others.
+        options: what to look at.
+        held_out: rows to evaluate on.
+        delimiter: the sign between CSV columns.
+        workers: processes to use.
+        apart: use other processes however little there is to do: this one has a screen to draw.
+
+    Raises:
+        UsageError: a file or the model cannot be read at all.
+    """
+    model, max_length = options.model, options.max_length
     train_files = sources.resolve(list(files))
     eval_files = sources.resolve(list(held_out)) if held_out else []
-    options = Options(columns or {}, model, max_length)
     loaded = None
     if model is not None:
         from engine.data import tokens
 
         loaded = tokens.load(model)
-    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers)
+    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers, apart=apart)
     everything = [*train, *evaluation]
     _compare(train, evaluation)
     for result in everything:
@@ -143,7 +182,7 @@ def check(
         rest = findings[MAX_FINDINGS:]
         del findings[MAX_FINDINGS:]
         findings.append(_rest(rest))
-    return Report(
+    report = Report(
         files=[{"path": str(r.path), "rows": r.rows, "format": _form(r.forms)} for r in everything[:MAX_FINDINGS]],
         format=_form(_sum_forms(train)),
         rows=sum(result.rows for result in train),
@@ -151,6 +190,7 @@ def check(
         findings=findings,
         tokens=_token_figures(train, max_length) if loaded is not None else None,
     )
+    return Examined(report, train, evaluation)
 
 
 def check_files(
@@ -159,9 +199,11 @@ def check_files(
     options: Options,
     delimiter: str | None = None,
     workers: int | None = None,
+    *,
+    apart: bool = False,
 ) -> tuple[list[FileResult], list[FileResult]]:
     """What each file holds, row by row; nothing is compared yet."""
-    with _Pool([*train, *held_out], options, workers) as pool:
+    with _Pool([*train, *held_out], options, workers, apart=apart) as pool:
         return [_file(path, pool, delimiter) for path in train], [_file(path, pool, delimiter) for path in held_out]
 
 
@@ -181,8 +223,8 @@ def _start_worker() -> None:
 class _Pool:
     """Checks blocks in order, in other processes where that is worth their start."""
 
-    def __init__(self, files: Iterable[Path], options: Options, workers: int | None) -> None:
-        self._options = options
+    def __init__(self, files: Iterable[Path], options: Options, workers: int | None, *, apart: bool = False) -> None:
+        self.options = self._options = options
         size = 0
         for path in files:
             try:
@@ -193,7 +235,7 @@ class _Pool:
         wanted = min(cores, MAX_WORKERS) if workers is None and size >= WORTH_A_PROCESS else workers or 1
         self._executor: ProcessPoolExecutor | None = None
         self._ahead = 2 * wanted
-        if wanted > 1:
+        if wanted > 1 or apart:
             # spawn: the caller may have threads, and a fork would copy their locks
             self._executor = ProcessPoolExecutor(
                 wanted, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
@@ -229,7 +271,7 @@ class _Pool:
 
 
 def _file(path: Path, pool: _Pool, delimiter: str | None) -> FileResult:
-    result = FileResult(path)
+    result = FileResult(path, Tally(pool.options.keep))
     for part in pool.results(reader.blocks(path, result.tally, delimiter)):
         result.add(part)
     if not result.rows and not any(kind in EMPTY for kind, _subtype in result.tally.entries):

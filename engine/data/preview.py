@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from engine.data import forms, reader, sources, turns
+from engine.data import forms, index, reader, sources, turns
 from engine.data.forms import Row
 from engine.data.tally import Tally
 from engine.data.template import TemplateError
@@ -16,7 +16,10 @@ from engine.data.tokens import Encoded, Model
 from engine.errors import UsageError
 from engine.text import _, number
 
+FAR = 1000  # from this row on an index is worth it
 SHOWN = 4000  # characters of a row that are printed
+
+MOST = 60_000  # characters (or tokens) of a row that the screen scrolls through
 
 Piece = tuple[str, str | None]
 
@@ -33,6 +36,7 @@ class Shown:
     pieces: list[Piece] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
     flowing: bool = False
+    parts: list[tuple[str, str]] = field(default_factory=list)  # of the screen: text and state, of all of it
 
     def to_json(self) -> dict[str, Any]:
         """The row for `--json`."""
@@ -78,6 +82,8 @@ def preview(
     Raises:
         UsageError: the file or the model cannot be read, or has no such row.
     """
+    from engine.workspace import locate
+
     loaded: Model | None = None
     if model is not None:
         from engine.data import tokens
@@ -86,10 +92,16 @@ def preview(
     found: list[Shown] = []
     for path in sources.resolve([file]):
         tally = Tally()
-        rows = reader.values(reader.blocks(path, tally, delimiter))
         skip = start - 1 if not found else 0
-        for line, value in islice(rows, skip, skip + count - len(found)):
-            found.append(_row(f"{path.name}:{line}", line, value, loaded, max_length, columns or {}))
+        rows: Iterator[tuple[int, Any]]
+        if skip >= FAR and index.is_plain(path):
+            indexed = index.build(path, locate().cache_dir)
+            rows = (indexed.row(number) for number in range(skip, min(len(indexed), skip + count - len(found))))
+        else:
+            whole = reader.values(reader.blocks(path, tally, delimiter))
+            rows = islice(whole, skip, skip + count - len(found))
+        for line, value in rows:
+            found.append(shown(f"{path.name}:{line}", line, value, loaded, max_length, columns or {}))
         if len(found) >= count:
             break
         if not found and (problem := next(iter(tally.findings(str(path))), None)):
@@ -104,9 +116,19 @@ def preview(
     return found
 
 
-def _row(
+def shown(
     title: str, line: int, value: Any, model: Model | None, max_length: int | None, columns: dict[str, str]
 ) -> Shown:
+    """A row as it is shown.
+
+    Args:
+        title: what it is called.
+        line: where it is in its file.
+        value: what `reader.values` gave.
+        model: renders and tokenizes it; None shows its turns.
+        max_length: where it is cut.
+        columns: our names of columns to the file's.
+    """
     problems: list[str] = []
 
     def say(kind: str, *_details: str, **_more: str) -> None:
@@ -126,23 +148,25 @@ def _row(
         )
     row = forms.make_row(value, form, say)
     turns.check(row, say)
-    shown = Shown(line, f"{title}  {form}", document={"form": form, "problems": problems})
+    result = Shown(line, f"{title}  {form}", document={"form": form, "problems": problems})
     if problems:
-        shown.title += "  " + ", ".join(problems)
+        result.title += "  " + ", ".join(problems)
     encoded = None if model is None or row.broken else model.encode([row])[0]
     if isinstance(encoded, Encoded):
         assert model is not None
-        _tokens(shown, encoded, model, max_length)
+        _tokens(result, encoded, model, max_length)
     else:
         if isinstance(encoded, TemplateError):
             problems.append("template_error")
-            shown.pieces.append((visible(str(encoded)[:300]), "error"))
-        _turns(shown, row)
-    return shown
+            result.pieces.append((visible(str(encoded)[:300]), "error"))
+        _turns(result, row)
+    return result
 
 
 def _turns(shown: Shown, row: Row) -> None:
     for side, text in row.texts:
+        state = "trained" if side in ("assistant", "chosen", "text") else "context"
+        shown.parts += [(f"[{side}] ", "special"), (visible(text[:MOST]) + "\n", state)]
         style = "accent" if side in ("assistant", "chosen", "text") else None
         shown.pieces.append((f"[{side}] {visible(_short(text))}", style))
     shown.document["turns"] = [{"role": side, "content": text[:SHOWN]} for side, text in row.texts]
@@ -164,6 +188,8 @@ def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None
         title=shown.title, total=number(total), trained=number(trained), how=how, cut=number(total - kept)
     )
     segments = list(_segments(encoded, kept))
+    special = {i for i, token in model.tokenizer.get_added_tokens_decoder().items() if token.special}
+    shown.parts = [(visible(text), state) for text, state in _segments(encoded, kept, special, MOST)]
     room = SHOWN
     for text, state in segments:
         if room <= 0:
@@ -180,16 +206,24 @@ def _tokens(shown: Shown, encoded: Encoded, model: Model, max_length: int | None
     }
 
 
-def _segments(encoded: Encoded, kept: int) -> Iterator[tuple[str, str]]:
-    """Runs of text with one state: "trained", "context" or "cut". Together they are the rendered text."""
+def _segments(
+    encoded: Encoded, kept: int, special: Container[int] = (), most: int | None = None
+) -> Iterator[tuple[str, str]]:
+    """Runs of text with one state: "trained", "context" or "cut"; "special" for context of these tokens.
+
+    Together they are the rendered text, or its first `most` tokens.
+    """
     begin = end = 0
     current: str | None = None
-    for at, (start, stop) in enumerate(encoded.offsets):
+    for at, (start, stop) in enumerate(encoded.offsets if most is None else encoded.offsets[:most]):
         state = "cut" if at >= kept else "trained" if encoded.trained[at] else "context"
+        if state == "context" and encoded.ids[at] in special:
+            state = "special"
         if state != current and current is not None:
             border = max(start, end)
             yield encoded.text[begin:border], current
             begin = border
         current, end = state, max(end, stop)
     if current is not None:
-        yield encoded.text[begin:], current
+        whole = most is None or len(encoded.offsets) <= most
+        yield encoded.text[begin:] if whole else encoded.text[begin:end], current

@@ -49,23 +49,25 @@ def values(blocks: Iterable[Block]) -> Iterator[tuple[int, Any]]:
         else:
             rows = block.data
         for line, row in rows:
-            if isinstance(row, bytes):
-                try:
-                    text = row.decode()
-                except UnicodeDecodeError:
-                    yield line, row.decode("utf-8", "replace")
-                    continue
-            elif isinstance(row, str):
-                text = row
-            else:
-                yield line, row
-                continue
-            try:
-                value = decoder.decode(text.removeprefix("\ufeff"))
-            except (ValueError, RecursionError):
-                yield line, text
-            else:
-                yield line, text if decoder.not_finite else value
+            yield line, value_of(row, decoder)
+
+
+def value_of(row: Any, decoder: RowDecoder) -> Any:
+    """A row's value; its text where the check takes it for no row."""
+    if isinstance(row, bytes):
+        try:
+            text = row.removesuffix(b"\r").decode()
+        except UnicodeDecodeError:
+            return row.decode("utf-8", "replace")
+    elif isinstance(row, str):
+        text = row
+    else:
+        return row
+    try:
+        value = decoder.decode(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError):
+        return text
+    return text if decoder.not_finite else value
 
 
 def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Block]:
@@ -73,16 +75,13 @@ def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Blo
         yield from _packed(_parquet(opened.path, tally))
         return
     head = opened.text_head.decode("utf-8", "replace")
-    table, like_json = csvfile.has_columns(head), head.lstrip()[:1] in ("{", "[")
-    if FORMATS.get(opened.suffix) == "csv" and like_json:
-        tally.add("container", 1, "JSON", "csv")
-    elif table and FORMATS.get(opened.suffix) != "csv":
-        tally.add("container", 1, "CSV", "csv")
-    if not like_json and (FORMATS.get(opened.suffix) == "csv" or table):
+    layout = layout_of(opened, head)
+    if (layout == "csv") != (FORMATS.get(opened.suffix) == "csv"):
+        tally.add("container", 1, "CSV" if layout == "csv" else "JSON", "csv")
+    if layout == "csv":
         usual = "\t" if opened.suffix in (".tsv", ".tab") else ","
         yield from _packed(csvfile.records(opened.pieces(), head, usual, tally, delimiter))
         return
-    layout = rawjson.layout(head, whole=len(opened.head) < HEAD)
     if layout == "lines":
         yield from _lines(opened.pieces(), opened.skipped if opened.encoding == "UTF-8" else 0, tally)
         return
@@ -90,6 +89,14 @@ def _blocks(opened: Opened, tally: Tally, delimiter: str | None) -> Iterator[Blo
         tally.add("container", 1, _("one JSON array"))
     rows = rawjson.split(opened.pieces(), layout == "array", tally)
     yield from _packed(_unwrapped(rows, tally) if layout == "objects" else rows)
+
+
+def layout_of(opened: Opened, head: str) -> str:
+    """How rows lie in a text: "csv", or as `rawjson.layout` has it. What it looks like counts more than its name."""
+    by_name, like_json = FORMATS.get(opened.suffix) == "csv", head.lstrip()[:1] in ("{", "[")
+    if not like_json and (by_name or csvfile.has_columns(head)):
+        return "csv"
+    return rawjson.layout(head, whole=len(opened.head) < HEAD)
 
 
 def _unwrapped(rows: Iterable[tuple[int, Any]], tally: Tally) -> Iterator[tuple[int, Any]]:

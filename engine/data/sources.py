@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from engine.data import places
 from engine.data.tally import Tally
 from engine.errors import UsageError
 from engine.files import user_path
 from engine.text import _
+from engine.workspace import locate
 
 PLAIN = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bzip2", ".xz": "xz"}
@@ -47,24 +49,25 @@ class Unreadable(Exception):
     """The file ends here for the reader; the tally says why."""
 
 
-def resolve(names: list[str]) -> list[Path]:
-    """The files that names stand for: files, folders (all data files in them) and globs.
+def resolve(names: list[str], cache: Path | None = None) -> list[Path]:
+    """The files that names stand for: files, folders (all data files in them), globs, and what must be fetched first.
+
+    Args:
+        names: as a user writes them.
+        cache: where files of remotes go; None takes the workspace's.
 
     Raises:
         UsageError: a name stands for nothing that can be read.
+        FtuiError: it is far away and could not be fetched.
     """
     found: dict[Path, None] = {}
     for name in names:
-        path = user_path(name)
-        if "://" in name or (":" in name and not path.exists()):
-            raise UsageError(
-                _("this version reads data from files only"),
-                where=name,
-                fix=_("download it first and give the file"),
-                kind="not_supported",
-            )
+        far = places.is_far(name)
+        path = places.fetch(name, cache or locate().cache_dir, SUFFIXES) if far else user_path(name)
         try:
             files = _files_of(path)
+            if name.startswith(places.HUB):
+                files = _of_hub(name, path, files)
         except OSError as error:
             raise cannot_read(path, error) from error
         if not files:
@@ -76,6 +79,14 @@ def resolve(names: list[str]) -> list[Path]:
             )
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+def _of_hub(name: str, path: Path, files: list[Path]) -> list[Path]:
+    """Of a data set's files those that were asked for: by a glob, or all that are there to train on."""
+    inside = name.removeprefix(places.HUB).removeprefix("datasets/").split("/", 2)[2:]
+    if inside and set("*?[") & set(inside[0]):
+        return [file for file in files if file.relative_to(path).match(inside[0])]
+    return files if inside else places.to_train_on(files, path)
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -160,8 +171,8 @@ class Opened:
             self.text_head = self.head[self._skip :].decode(self.encoding, "replace").encode()
         else:
             self.text_head = self.head[self._skip :]
-        self._old_mac = b"\r" in self.text_head and b"\n" not in self.text_head
-        if self._old_mac:
+        self.old_mac = b"\r" in self.text_head and b"\n" not in self.text_head
+        if self.old_mac:
             self.text_head = self.text_head.replace(b"\r", b"\n")
             self.tally.add("line_endings", None, subtype="cr")
         if not self.text_head.strip() and len(self.head) < HEAD:
@@ -212,7 +223,7 @@ class Opened:
         piece = self.head[self._skip :]
         while piece:
             text = decoder.decode(piece).encode() if decoder else piece
-            yield text.replace(b"\r", b"\n") if self._old_mac else text
+            yield text.replace(b"\r", b"\n") if self.old_mac else text
             piece = self._read(PIECE)
         if decoder and (rest := decoder.decode(b"", True)):
             yield rest.encode()

@@ -17,7 +17,10 @@ from engine.data.forms import Row
 from engine.data.template import Span, Template, TemplateError
 from engine.errors import UsageError
 from engine.files import user_path
+from engine.recipe import hub
+from engine.recipe.paths import HUB_ID
 from engine.text import _
+from engine.workspace import locate
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -139,6 +142,21 @@ def _after(start: int, count: int) -> bytearray:
     return bytearray(start) + b"\1" * (count - start)
 
 
+def located(name: str, cache: Path | None = None) -> Path:
+    """The folder of a model on this machine: one that is given, a snapshot of the hub's, or the built-in one."""
+    folder = user_path(name)
+    if folder.is_dir():
+        return folder
+    found: list[Path] = []
+    if name.startswith("builtin:"):
+        built = (cache or locate().cache_dir) / "builtin"
+        found = sorted(built.glob(f"{name.partition(':')[2]}-*/tokenizer.json"), key=lambda file: file.stat().st_mtime)
+    elif HUB_ID.match(name):
+        found = [snapshot / "tokenizer.json" for snapshot in hub.snapshots(name)]
+    found = [file for file in found if file.is_file()]
+    return found[-1].parent if found else folder
+
+
 def load(name: str) -> Model:
     """The model in a folder.
 
@@ -147,7 +165,7 @@ def load(name: str) -> Model:
     """
     from tokenizers import Tokenizer
 
-    folder = user_path(name)
+    folder = located(name)
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise UsageError(
