@@ -37,6 +37,7 @@ class Settings:
     price_period: Literal["hour", "month"] = "hour"
     ascii: bool = False  # draw with letters where the font lacks braille and boxes
     max_restarts: Annotated[int, Ge(0), Le(100)] = 3
+    backup: Text | None = None  # the remote of runs whose recipe names none: NAME:bucket/folder
 
 
 def path() -> Path:

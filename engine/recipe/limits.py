@@ -17,8 +17,6 @@ SUPPORTED: dict[str, tuple[object, ...]] = {
     "deepspeed": (None,),
     "fsdp": (None, False, ""),
     "parallelism_config": (None,),
-    "retention": (None,),
-    "backup": (None,),
     "report_to": ("none", None),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.errors import UsageError
 from engine.findings import Finding
-from engine.recipe import columns, gates, keys, paths
+from engine.recipe import backup, columns, gates, keys, paths, retention
 from engine.recipe.conflicts import contradictions
 from engine.recipe.defaults import CONSTANT, DERIVED, fill
 from engine.recipe.limits import limits
@@ -160,10 +160,14 @@ class _Work:
             value = convert(known[name], node)
             if name == columns.KEY:
                 value = columns.checked(value)
+            elif name == retention.KEY:
+                value = retention.checked(value)
             if name in paths.PATH_KEYS and isinstance(value, str):
                 value = self.path(name, value)
         except Unusable as problem:
-            self.report(problem.kind, name, problem.detail, problem.fix)
+            finding = self.report(problem.kind, name, problem.detail, problem.fix)
+            if problem.inner is not None and isinstance(node, Mapping) and name not in self.recipe.overrides:
+                finding.lines = [key.line for key, _value in merged(node) if key.text == problem.inner] or finding.lines
             return
         self.recipe.given[name] = value
         if isinstance(node, Sequence) and name not in self.recipe.overrides:
@@ -216,6 +220,7 @@ class _Work:
             recipe.values = fill({**recipe.given, "global_batch_size": None})
         findings += contradictions(recipe)
         findings += gates.check(recipe)
+        findings += backup.check(recipe)
         findings += limits(recipe)
         for secret in SECRETS:  # refused by now; it must not reach a resolved recipe or a screen
             if recipe.given.pop(secret, None) is not None:
