@@ -161,7 +161,17 @@ OWN: dict[str, dict[str, Any]] = {
         "default": 20.0,
         "help": "Step times without a sign of life that must pass as well before the ranks count as hanging",
     },
-    "retention": {"types": ["dict", "null"], "default": None, "help": "Rules for keeping checkpoints"},
+    "retention": {
+        "types": ["dict", "null"],
+        "default": None,
+        "help": "Rules for keeping checkpoints: keep_last, keep_best, metric, greater_is_better, keep_every, "
+        "weights_only, max_gb, min_free_gb",
+    },
+    "async_save": {
+        "types": ["bool", "null"],
+        "default": None,
+        "help": "Write checkpoints while training goes on; by default where host memory has room for a copy",
+    },
     "backup": {"types": ["dict", "str", "null"], "default": None, "help": "Where checkpoints are copied to"},
 }
 

@@ -25,13 +25,14 @@ PATTERNED_CHOICES = {"init_lora_weights": re.compile(r"pissa_niter_\d{1,4}\Z")}
 
 
 class Unusable(Exception):
-    """A value that its key cannot take; `kind` is the finding's kind."""
+    """A value that its key cannot take; `kind` is the finding's kind, `inner` the name inside of a mapping."""
 
-    def __init__(self, kind: str, detail: str, fix: str) -> None:
+    def __init__(self, kind: str, detail: str, fix: str, inner: str | None = None) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.fix = fix
+        self.inner = inner
 
 
 def convert(key: Key, node: Node) -> Any:
