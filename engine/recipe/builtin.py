@@ -11,7 +11,7 @@ from engine.errors import UsageError
 from engine.files import user_path
 from engine.text import _
 
-ORDER = ("demo", "lora-sft", "qlora-sft", "full-sft")  # by how soon a newcomer needs them
+ORDER = ("demo", "lora-sft", "qlora-sft", "full-sft", "dpo", "pretrain", "smoke")  # by how soon a newcomer needs them
 
 
 def folder() -> Path:
