@@ -162,6 +162,8 @@ def _time(result: Result, out: Output) -> None:
 
 def _storage(result: Result, out: Output) -> None:
     _say(out, words.files(result), label=_("DISK"))
+    for mount in (mount for mount in result.mounts if mount.fits):
+        _say(out, words.room_on(mount), "dim")
     if not words.on_cpu(result):  # there it is the plan itself
         out.line(_cell(_("HOST"), 9) + words.host(result))
     for text in words.warnings(result):

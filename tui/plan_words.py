@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.plan import mounts
+from engine.plan.mounts import Mount
 from engine.plan.on_cpu import CPU
 from engine.plan.plan import Result
-from engine.text import _, money, ngettext, number, when
+from engine.text import _, gigabytes, money, ngettext, number, when
 
 if TYPE_CHECKING:
     from engine.run.probe import Probed
@@ -150,8 +152,17 @@ def cost(row: dict[str, Any]) -> str:
 def files(result: Result) -> str:
     """What lies on disk at the worst moment."""
     s = result.storage
-    return _("base {base} · checkpoint {one} x {count} · merged {merged} · all {total} GB").format(
-        base=gb(s.base), one=gb(s.checkpoint), count=s.kept + 2, merged=gb(s.merged), total=gb(s.total, 0)
+    unit, scale = ("GB", 1e9) if s.total >= 1e9 else ("MB", 1e6)
+    base, one, merged = (number(size / scale, 1) for size in (s.base, s.checkpoint, s.merged))
+    return _("{all} {unit}: base {base} · {n} checkpoints of {one} · merged {merged}").format(
+        all=number(s.total / scale), unit=unit, base=base, n=s.kept + 2, one=one, merged=merged
+    )
+
+
+def room_on(mount: Mount) -> str:
+    """What is free on a disk of this machine, and what comes onto it."""
+    return _("{mount}: {free} free, {needs} needed").format(
+        mount=mount.point, free=gigabytes(mount.free), needs=gigabytes(mount.needs)
     )
 
 
@@ -166,14 +177,22 @@ def host(result: Result) -> str:
 def warnings(result: Result) -> list[str]:
     """What does not fit beside the cards' memory, and what the count rests on."""
     found = []
-    spread, server = result.disk()["spread"], result.context.server
-    if spread and spread["reason"]:
-        text = (
-            _("more than one drive holds: spread the checkpoints over {count}, {each} on each")
-            if spread["fits"]
-            else _("the server's drives cannot hold them: keep fewer checkpoints, or move them away")
-        )
-        found.append(text.format(count=spread["drives"], each=spread["per_drive"]))
+    server = result.context.server
+    found += disks(result)
     if server and server.ram_gb and result.storage.host > server.ram_gb * GB:
         found.append(_("the server has only {gb} GB of memory").format(gb=number(server.ram_gb)))
     return found
+
+
+def disks(result: Result) -> list[str]:
+    """What the disks do not hold, and where it could go instead."""
+    spread = result.spread
+    if result.mounts:
+        found = [mounts.shortage(mount) for mount in result.mounts if not mount.fits]
+        return [*found, mounts.remedy(spread)] if found else []
+    if not spread or not spread["reason"]:
+        return []
+    if not spread["fits"]:
+        return [_("the server's drives cannot hold them: keep fewer checkpoints, or move them away")]
+    text = _("more than one drive holds: spread the checkpoints over {count}, {each} on each")
+    return [text.format(count=spread["drives"], each=spread["per_drive"])]

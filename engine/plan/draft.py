@@ -160,7 +160,8 @@ class Draft:
         """
         history = _history(workspace.root, _stamp(workspace.root / measured.NAME))
         history = history.about(self.said.get("dataset_path"))
-        return plan(parse(self.request()), user=servers.user_file(), history=history)
+        home = None if self.server else workspace.root
+        return plan(parse(self.request()), user=servers.user_file(), history=history, home=home)
 
     # Files
 

@@ -123,13 +123,33 @@ def _read(path: Path) -> Any:
         ) from error
 
 
+def hub_cache() -> Path:
+    """Where models of the hub are downloaded to."""
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
+def is_here(name: str) -> bool:
+    """Whether a model's weights are on this machine: then nothing is downloaded."""
+    if name.startswith("builtin:") or Path(name).expanduser().is_dir():
+        return True
+    config = _cached(name)
+    if config is None:
+        return False
+    index = config.with_name("model.safetensors.index.json")
+    if not index.is_file():
+        return any(config.parent.glob("*.safetensors"))
+    try:
+        shards = set(orjson.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # half a download
+        return False
+    return all((config.parent / str(shard)).exists() for shard in shards)
+
+
 def _cached(name: str) -> Path | None:
     """The newest config.json of a hub model in the local cache."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         return None
-    home = os.environ.get("HF_HUB_CACHE") or str(
-        Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser() / "hub"
-    )
-    folder = Path(home) / ("models--" + name.replace("/", "--")) / "snapshots"
+    folder = hub_cache() / ("models--" + name.replace("/", "--")) / "snapshots"
     found = [p for p in folder.glob("*/config.json") if p.is_file()] if folder.is_dir() else []
     return max(found, key=lambda p: p.stat().st_mtime) if found else None

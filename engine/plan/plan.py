@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.hardware.catalogue import Card
-from engine.plan import on_cpu, servers, speed, storage
+from engine.plan import mounts, on_cpu, servers, speed, storage
 from engine.plan.device import Device, device
 from engine.plan.memory import Memory, memory
+from engine.plan.mounts import Mount
 from engine.plan.request import Request
 from engine.plan.servers import Offers, Server
 from engine.plan.speed import Speed
@@ -69,6 +70,7 @@ class Result:
     advice: tuple[dict[str, Any], ...] = ()
     currency: str | None = None  # amounts are shown in it too, where there is a rate
     correction: Correction | None = None  # by the measured run of the same kind
+    mounts: tuple[Mount, ...] = ()  # this machine's disks, where the plan is for this machine
 
     @property
     def problems(self) -> list[str]:
@@ -76,7 +78,7 @@ class Result:
         found = ["memory"] if self.verdict == "no" else []
         server = self.context.server
         spread = storage.spread(self.storage, server.nvme_tb) if server else None
-        if spread is not None and not spread["fits"]:
+        if (spread is not None and not spread["fits"]) or not all(mount.possible for mount in self.mounts):
             found.append("disk")
         if server is not None and server.ram_gb and self.storage.host > server.ram_gb * GB:
             found.append("host")
@@ -160,7 +162,6 @@ class Result:
     def disk(self) -> dict[str, Any]:
         """The disk part, GB."""
         s = self.storage
-        drives = self.context.server.nvme_tb if self.context.server else ()
         return {
             "base": _gb(s.base),
             "checkpoint": _gb(s.checkpoint, 3),
@@ -170,8 +171,16 @@ class Result:
             "merged_fp8": _gb(s.merged_fp8),
             "tokenised": _gb(s.tokenised, 3),
             "total": _gb(s.total),
-            "spread": storage.spread(s, drives),
+            "spread": self.spread,
+            "here": [mount.to_json() for mount in self.mounts],
         }
+
+    @property
+    def spread(self) -> dict[str, Any] | None:
+        """How the files lie on the drives of the server, or on those of this machine where one does not hold them."""
+        if self.mounts:
+            return mounts.spread(self.storage, self.mounts)
+        return storage.spread(self.storage, self.context.server.nvme_tb if self.context.server else ())
 
     def time(self) -> dict[str, Any]:
         """The time part: tokens a second of one GPU, hours with their band."""
@@ -347,6 +356,7 @@ def plan(
     advise: bool = True,
     currency: str | None = None,
     history: History | None = None,
+    home: Path | None = None,
 ) -> Result:
     """Plan a request.
 
@@ -356,6 +366,7 @@ def plan(
         advise: add ranked advice (each costs a plan of its own).
         currency: the user's, for amounts beside the providers' own.
         history: what earlier runs of this workspace measured (`measured.read`).
+        home: the workspace, for a plan of a run on this machine: its disks are looked at.
 
     Raises:
         UsageError: an unknown card without its memory, or a server that is not in the catalogue.
@@ -369,6 +380,8 @@ def plan(
         chosen, reason = choose.sharding(r, ctx)
         r = chosen
     result = dataclasses.replace(evaluate(r, ctx), sharding_reason=reason, currency=currency)
+    if home is not None:
+        result = dataclasses.replace(result, mounts=mounts.look(r, result.storage, home))
     if advise:
         result = dataclasses.replace(result, advice=tuple(advice.advise(result)))
     return result

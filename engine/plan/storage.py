@@ -104,8 +104,8 @@ def spread(s: Storage, drives_tb: tuple[float, ...]) -> dict[str, Any] | None:
     """How the files lie on a server's drives: on one where they fit, checkpoints one after another otherwise.
 
     Returns:
-        `fits`, `drives` (how many the checkpoints need), `per_drive` (checkpoints that one drive holds), or None when
-        the drives are not known.
+        `fits`, `drives` (how many the checkpoints need), `per_drive` (checkpoints that one drive holds), `each` (those
+        that each gets), or None when the drives are not known.
     """
     if not drives_tb:
         return None
@@ -113,14 +113,14 @@ def spread(s: Storage, drives_tb: tuple[float, ...]) -> dict[str, Any] | None:
     count = s.kept + 2
     fixed = s.base + s.merged + s.tokenised
     if s.total <= max(room):
-        return {"fits": True, "drives": 1, "per_drive": count, "reason": None}
+        return {"fits": True, "drives": 1, "per_drive": count, "reason": None, "each": [count] + [0] * (len(room) - 1)}
     # The first drive has the base, the merged output and what is left for checkpoints; the others have checkpoints.
     places = [math.floor(max(0.0, r - (fixed if i == 0 else 0.0)) / s.checkpoint) for i, r in enumerate(room)]
-    fits = room[0] >= fixed and sum(places) >= count
-    used, placed = 0, 0
+    each: list[int] = []
     for number in places:
-        if placed >= count:
-            break
-        placed += number
-        used += 1
-    return {"fits": fits, "drives": used if fits else len(room), "per_drive": max(places), "reason": "spread"}
+        each.append(min(number, count - sum(each)))
+    fits = room[0] >= fixed and sum(each) == count
+    used = sum(number > 0 for number in each)
+    return {
+        "fits": fits, "drives": used if fits else len(room), "per_drive": max(places), "reason": "spread", "each": each,
+    }  # fmt: skip

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import DoesNotFit, FtuiError
 from engine.findings import Finding
 from engine.recipe.limits import SUPPORTED
 from engine.run.gpus import Placement
-from engine.text import _, gigabytes, number
+from engine.text import _, number
 
 if TYPE_CHECKING:
     from engine.plan.plan import Result
 
 GB = 1e9
-LEAST_CHECKPOINTS = 2  # the one to go back to, and the one being written
 
 
 class PlanRefused(DoesNotFit):
@@ -81,7 +79,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
     wanted = None
     result = None
     if auto and placement.gpus:
-        chosen = plan(parse(request | {"sharding": "auto"}), user=user_file(), history=history)
+        chosen = plan(parse(request | {"sharding": "auto"}), user=user_file(), history=history, home=home)
         wanted, supported = chosen.request.sharding, _supported(chosen)
         reason = _("sharding: {kind}: {reason}").format(kind=wanted, reason=chosen.sharding_reason)
         if supported:
@@ -92,7 +90,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
         if request["num_gpus"] > 1:
             findings.append(Finding("sharding", "note", reason, key="sharding"))
     if result is None:
-        result = plan(parse(request), user=user_file(), history=history)
+        result = plan(parse(request), user=user_file(), history=history, home=home)
     document = {
         "format": 1,
         "made": time.time(),
@@ -102,7 +100,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
         "useful_share": useful_share(result.request),
         "result": result.to_json(),
     }
-    findings += _remarks(result, given, home)
+    findings += _remarks(result, given)
     return Planned(result, document, wanted, findings)
 
 
@@ -127,31 +125,22 @@ def _supported(result: Result) -> bool:
     return r.sharding in SUPPORTED["sharding"] and r.cpu_offload in SUPPORTED.get("cpu_offload", (False, True))
 
 
-def _remarks(result: Result, given: dict[str, Any], home: Path) -> list[Finding]:
+def _remarks(result: Result, given: dict[str, Any]) -> list[Finding]:
     """What is said about a plan: refused as an error, a warning where it is close."""
+    from engine.plan import mounts
+
     found = []
     fix = best_fix(result, given)
     if result.verdict == "no":
         found.append(Finding("does_not_fit", "error", describe(result), fix, key="memory"))
     elif result.verdict == "tight":
         found.append(Finding("does_not_fit", "warning", _("tight: {what}").format(what=describe(result)), fix))
-    free, one, all_ = _free(home), result.storage.checkpoint, result.storage.checkpoints
-    if free is not None and free < all_:
-        detail = _("checkpoints of {one} each: {all} with those kept, {free} are free on the disk").format(
-            one=gigabytes(one), all=gigabytes(all_), free=gigabytes(free)
-        )
-        level = "error" if free < LEAST_CHECKPOINTS * one else "warning"
-        fix = _("make room, lower save_total_limit, or choose another place with --home DIR")
-        found.append(Finding("does_not_fit", level, detail, fix, key="disk"))  # type: ignore[arg-type]
+    for mount in result.mounts:
+        if not mount.runs:
+            level: Literal["warning", "error"] = "warning" if mount.possible else "error"
+            detail, fix = mounts.shortage(mount), mounts.remedy(result.spread)
+            found.append(Finding("does_not_fit", level, detail, fix, key="disk"))
     return found
-
-
-def _free(home: Path) -> float | None:
-    try:
-        disk = os.statvfs(home)
-    except OSError:
-        return None
-    return float(disk.f_bavail * disk.f_frsize)
 
 
 def describe(result: Result) -> str:

@@ -49,7 +49,7 @@ def workspace(house: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     stop_clock(monkeypatch)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(Here, "look", classmethod(lambda _cls: L4))
-    monkeypatch.setattr("tui.screens.planner.disk_free", lambda _place: 3.1e12)
+    monkeypatch.setattr("engine.plan.mounts.free", lambda _place: 3.1e12)
     here = house / "here"
     here.mkdir()
     monkeypatch.chdir(here)

@@ -146,7 +146,9 @@ def test_a_checkpoint_holds_weights_and_states_and_no_gradients():
 
 def test_drives_one_several_or_too_few():
     made = plan(ask(method="full", server="a-8xH100", checkpoints_kept=3), advise=False).storage
-    assert storage.spread(made, (3.84,)) == {"fits": True, "drives": 1, "per_drive": 5, "reason": None}
+    assert storage.spread(made, (3.84,)) == {
+        "fits": True, "drives": 1, "per_drive": 5, "reason": None, "each": [5],
+    }  # fmt: skip
     two = storage.spread(made, (0.35, 0.35))
     assert two["fits"] and two["drives"] == 2
     assert storage.spread(made, (0.2,))["fits"] is False

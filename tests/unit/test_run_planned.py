@@ -5,15 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.errors import DoesNotFit
 from engine.files import write_json
-from engine.plan import measured
+from engine.plan import measured, models, mounts
 from engine.recipe import defaults, limits
 from engine.run import measure, planned, status
 from tests.support.fake_run import GB, FakeRun
 from tests.support.plans import NO_GPU, cards
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disks with room: what this machine has free is no part of these tests."""
+    monkeypatch.setattr(mounts, "free", lambda _place: 1e13)
 
 
 def make(house: Path, placement: Any = NO_GPU, *, auto: bool = True, **given: Any) -> planned.Planned:
@@ -107,13 +114,16 @@ def test_a_sharding_that_this_version_lacks_is_said_and_not_taken(house: Path, m
 
 
 def test_checkpoints_that_the_disk_cannot_hold(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned, "_free", lambda _home: 1.5e9)
-    plan = make(house, cards(1))
+    model = {"model_name_or_path": str(house)}  # a folder: nothing to download
+    (house / "config.json").write_bytes(orjson.dumps(models.config("Qwen/Qwen3-8B")))
+    monkeypatch.setattr(mounts, "_others", lambda _own, _least: [])
+    monkeypatch.setattr(mounts, "free", lambda _place: 2e9)
+    plan = make(house, cards(1), **model)
     (warning,) = plan.findings
-    assert warning.level == "warning" and "1.5 GB are free" in warning.detail
-    monkeypatch.setattr(planned, "_free", lambda _home: 0.5e9)
-    with pytest.raises(DoesNotFit, match="free on the disk"):
-        planned.refuse(make(house, cards(1)), where="x", force=False)
+    assert warning.level == "warning" and warning.key == "disk" and "2.0 GB free" in warning.detail
+    monkeypatch.setattr(mounts, "free", lambda _place: 0.5e9)
+    with pytest.raises(DoesNotFit, match="too small"):
+        planned.refuse(make(house, cards(1), **model), where="x", force=False)
 
 
 def with_plan(house: Path, **given: Any) -> FakeRun:
@@ -132,7 +142,8 @@ def test_a_run_leaves_what_it_measured(house: Path) -> None:
     measure.keep(fake.run)
     (line,) = measured.read(house).lines
     assert line["measured"] == {
-        "memory": 31 * GB, "reserved": 35 * GB, "device": 38 * GB, "tokens_per_s": 10112.0
+        "memory": 31 * GB, "reserved": 35 * GB, "device": 38 * GB, "tokens_per_s": 10112.0,
+            "batch_tokens": 2048.0,
     }  # fmt: skip
     assert (line["run"], line["steps"], line["card"]) == ("run-1", 20, "H100-SXM")
 

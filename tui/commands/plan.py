@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
         draft = asked.draft
         probed = probe.run(workspace.prepare(), draft.path, draft.overrides(), args.probe, out.progress)
         history = measured.History([probed.record]).about(asked.dataset)
-    result = plan(request.parse(values), user=user_file(), currency=args.currency, history=history)
+    home = workspace.root if asked.here else None
+    result = plan(request.parse(values), user=user_file(), currency=args.currency, history=history, home=home)
     document = result.to_json()
     if probed is not None:
         document["probe"] = probed.to_json()
@@ -185,6 +186,7 @@ class Asked:
 
     values: dict[str, Any]
     draft: Draft | None = None
+    here: bool = False  # on this machine
 
     @property
     def dataset(self) -> Any:
@@ -206,9 +208,10 @@ def _asked(args: argparse.Namespace) -> Asked:
     if recipe:
         return _from_recipe(recipe, pairs, given, elsewhere=args.all)
     values = _plain(pairs, given)
-    if not ({"gpu", "server", "gpu_memory_gb"} & set(values)) and not args.all:
+    here = not ({"gpu", "server", "gpu_memory_gb"} & set(values))
+    if here and not args.all:
         values |= _local_gpus(values)
-    return Asked(values)
+    return Asked(values, here=here)
 
 
 def _plain(pairs: list[str], given: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +247,8 @@ def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewher
     from engine.plan.draft import Here, open_recipe
 
     gpus = given.pop("num_gpus", None)
-    if elsewhere or "gpu" in given or "gpu_memory_gb" in given:
+    found = not ({"gpu", "gpu_memory_gb"} & set(given))
+    if elsewhere or not found:
         here = Here(given.pop("gpu", None), given.pop("gpu_memory_gb", None), gpus or 1)
     else:
         here = Here.look()
@@ -260,7 +264,7 @@ def _from_recipe(name: str, pairs: list[str], given: dict[str, Any], *, elsewher
         if key in given:
             draft = draft.change(key, given.pop(key))
     draft = draft.on(given.pop("server", ""))
-    return Asked(draft.request() | given, draft)
+    return Asked(draft.request() | given, draft, here=found and not draft.server)
 
 
 def _local_gpus(values: dict[str, Any]) -> dict[str, Any]:

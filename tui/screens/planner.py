@@ -72,12 +72,6 @@ class PlanTitle(CellWidget):
             cells.put(x, 0, text, Ink.WARNING)
 
 
-def disk_free(place: Path) -> float:
-    """Bytes that are free where a folder is, or will be."""
-    disk = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
-    return float(disk.f_bavail * disk.f_frsize)
-
-
 def _recipe_name(path: Path) -> str:
     from engine import recipe
 
@@ -216,16 +210,11 @@ class PlannerScreen(Screen[None]):
     def _plan(self, draft: Draft) -> Outcome:
         workspace, price = self.ftui.workspace, self.ftui.price
         result = draft.plan(workspace)
-        here = not draft.server
-        own = price.of(result.hours) if here and price is not None and result.hours is not None else None
-        free = None
-        if here:
-            free = disk_free(workspace.root)
+        own = price.of(result.hours) if not draft.server and price is not None and result.hours is not None else None
         server = result.context.server
         return Outcome(
             result,
             steps=steps_of(result),
-            disk_free=free,
             host_total=server.ram_gb * 1e9 if server is not None and server.ram_gb and draft.server else None,
             own_cost=None if own is None or price is None else (own, price.currency),
             appliable=tuple(draft.apply(row) is not None for row in result.advice),
@@ -276,6 +265,35 @@ class PlannerScreen(Screen[None]):
     def action_move(self, by: int) -> None:
         """The next field, or the one before."""
         self.focus_next() if by > 0 else self.focus_previous()
+
+    def action_data(self) -> None:
+        """Look at the recipe's data; what its lengths suggest comes back into the draft."""
+        if self._draft is None:
+            return
+        from engine.recipe.columns import of
+
+        values = self._values
+        name, length = values.get("dataset_path"), values.get("max_length")
+        if not isinstance(name, str) or not name or name.startswith("builtin:"):
+            self.notify(_("the recipe names no data of yours"), markup=False)
+            return
+        model = values.get("model_name_or_path")
+        self.ftui.open_data(
+            [name],
+            model=model if isinstance(model, str) else None,
+            max_length=length if isinstance(length, int) else None,
+            columns=of(values),
+            then=self._suggested,
+        )
+
+    def _suggested(self, changes: dict[str, Any]) -> None:
+        if self._draft is None:
+            return
+        self._remember()
+        draft = self._draft
+        for key, value in changes.items():
+            draft = draft.change(key, value)
+        self._take(draft)
 
     def action_copy(self) -> None:
         """The plan as text."""

@@ -9,6 +9,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from engine.errors import FtuiError
+from engine.plan.mounts import Mount
 from engine.plan.plan import Result
 from engine.text import _, duration, gigabytes, money, ngettext, number
 from tui import plan_words as words
@@ -40,7 +41,6 @@ class Outcome:
 
     result: Result
     steps: int | None = None
-    disk_free: float | None = None  # of the workspace's disk; None for another server
     host_total: float | None = None
     own_cost: tuple[float, str] | None = None  # amount and currency, at this server's price
     appliable: tuple[bool, ...] = ()  # which rows of advice a recipe can say
@@ -238,7 +238,7 @@ class PlanView(CellWidget):
         lines += [
             _labelled(_("MONEY") if index == 0 else "", text, 0 if index == 0 else 5) for index, text in enumerate(rows)
         ]
-        lines.append(self._disk())
+        lines += self._disk()
         if not words.on_cpu(result):
             host = words.host(result)
             if outcome.host_total:
@@ -246,20 +246,18 @@ class PlanView(CellWidget):
             lines.append(_labelled(_("HOST"), host, 2))
         return lines + [Line([(LABEL + 1, text, Ink.WARNING)], rank=1) for text in words.warnings(result)]
 
-    def _disk(self) -> Line:
+    def _disk(self) -> list[Line]:
+        """What is written, and what is free for it; of two disks each has a row."""
         assert self._outcome is not None
-        s, free = self._outcome.result.storage, self._outcome.disk_free
-        unit, scale = ("GB", 1e9) if s.total >= 1e9 else ("MB", 1e6)
-        base, one, merged = (number(size / scale, 1) for size in (s.base, s.checkpoint, s.merged))
-        text = _("{all} {unit}: base {base} · {n} checkpoints of {one} · merged {merged}").format(
-            all=number(s.total / scale), unit=unit, base=base, n=s.kept + 2, one=one, merged=merged
-        )
-        line = _labelled(_("DISK"), text, 1)
-        if free is not None:
-            ink = Ink.MUTED if free >= s.total else Ink.ERROR
-            text_ = _("{size} free").format(size=gigabytes(free))
-            line.pieces.append((LABEL + 1 + cell_len(text) + 1, f"{self.glyphs.dot} {text_}", ink))
-        return line
+        result = self._outcome.result
+        line = _labelled(_("DISK"), words.files(result), 1)
+        if len(result.mounts) != 1:
+            rooms = [(words.room_on(mount), mount) for mount in result.mounts]
+            return [line, *(Line([(LABEL + 1, text, _ink(mount))], rank=3) for text, mount in rooms)]
+        (mount,) = result.mounts
+        text = _("{size} free").format(size=gigabytes(mount.free))
+        line.pieces.append((LABEL + 2 + cell_len(words.files(result)), f"{self.glyphs.dot} {text}", _ink(mount)))
+        return [line]
 
     def _time(self) -> str:
         assert self._outcome is not None
@@ -320,6 +318,10 @@ def _facts(row: Mapping[str, Any]) -> tuple[str, str, str]:
         time = _("{ratio}x speed").format(ratio=number(row["speed_ratio"], 2))
     cost = "" if row["money"] is None else money(row["money"]["amount"], row["money"]["currency"])
     return _("{gb} GB").format(gb=number(row["needs_gb"], 1)), time, cost
+
+
+def _ink(mount: Mount) -> Ink:
+    return Ink.MUTED if mount.fits else Ink.WARNING if mount.possible else Ink.ERROR
 
 
 def _labelled(label: str, text: str, rank: int) -> Line:
