@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("tui.commands.eval", "is the tuned model better than its base? loss, answers, gates"),
     "compare": ("tui.commands.compare", "runs beside each other: settings, results, loss curves"),
     "merge": ("tui.commands.merge", "merge an adapter into its base model, verified"),
+    "serve": ("tui.commands.serve", "serve a result with an OpenAI-compatible API, and check it"),
     "model": ("tui.commands.model", "fetch a model of the hub, list the models here, remove one"),
     "backup": ("tui.commands.backup", "copies of a run elsewhere, proved; and back from there"),
     "recipe": ("tui.commands.recipe", "make, check, import or export a recipe"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.errors import UsageError
+from engine.errors import GateError, UsageError
 from engine.evaluate.scoring import Scores
 from engine.files import read_json
 from engine.recipe import gates
@@ -68,6 +68,39 @@ def _figures(gate: Gate, scores: Scores) -> tuple[float | None, float | None, fl
 def folder_of(run: RunFolder) -> Path:
     """Where a run's evaluations lie."""
     return run.path / "evaluation"
+
+
+def word(run: RunFolder, step: int | None) -> dict[str, Any]:
+    """What the gates say of a step of a run to whoever wants to use it.
+
+    Returns:
+        `state`: "none" (the recipe has no gates), "missing" (never evaluated), "passed" or "failed"; and the gates
+        that failed.
+    """
+    wanted = (run.read_resolved().get("recipe") or {}).get("gates")
+    report = last(run, step)
+    if report is None or report.get("passed") is None:
+        return {"state": "missing" if wanted else "none", "failed": []}
+    failed = [str(gate.get("expr")) for gate in report.get("gates") or [] if not gate.get("passed")]
+    return {"state": "passed" if report["passed"] else "failed", "failed": failed}
+
+
+def require(run: RunFolder, step: int | None) -> str | None:
+    """Refuse what did not pass its gates; a warning for people where nobody asked yet.
+
+    Raises:
+        GateError: a gate said no to this step.
+    """
+    told = word(run, step)
+    if told["state"] == "failed":
+        raise GateError(
+            _("the gate said no to this model: {gates}").format(gates=", ".join(told["failed"])),
+            where=str(folder_of(run)),
+            fix=_("look at the report, or go on with --ignore-gate"),
+        )
+    if told["state"] == "missing":
+        return _("its gates were not asked yet: `ftui eval {run}` does").format(run=run.name)
+    return None
 
 
 def last(run: RunFolder, step: int | None) -> dict[str, Any] | None:

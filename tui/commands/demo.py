@@ -13,6 +13,7 @@ from tui.arguments import at_least
 from tui.output import Output
 
 if TYPE_CHECKING:
+    from engine.evaluate.run import Evaluation
     from engine.run.launch import Started
     from engine.workspace import RunFolder, Workspace
 
@@ -42,9 +43,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return open_app(workspace, run=started.run.name, no_tmux=args.no_tmux)
     demo.stage("train", lambda: _train(started.run, out))
     demo.stage("checkpoint", lambda: _verify(started.run))
+    evaluation = demo.stage("evaluate", lambda: _evaluate(workspace, started.run, out))
+    gate = demo.stage("gate", lambda: _gate(evaluation, out))
     demo.stage("merge", lambda: _merge(started.run, out))
     if out.as_json:
-        out.json({"run": started.run.name, "stages": demo.stages, "gate": None})
+        out.json({"run": started.run.name, "stages": demo.stages, "gate": gate})
     else:
         out.line(_("all stages ran: {stages}").format(stages=", ".join(s["name"] for s in demo.stages)), "ok")
         out.note(_("  ftui status {run}    ftui recipe new    ftui run RECIPE").format(run=started.run.name))
@@ -97,6 +100,27 @@ def _verify(run: RunFolder) -> None:
     entry = ledger.newest(run.checkpoints)
     if entry is None:
         raise FtuiError(_("the run left no sealed checkpoint"), where=str(run.checkpoints))
+
+
+def _evaluate(workspace: Workspace, run: RunFolder, out: Output) -> Evaluation:
+    from engine.evaluate import subject
+    from engine.evaluate.run import Evaluator, Wishes
+    from tui.commands.eval import show
+
+    evaluation = Evaluator(workspace, subject.find(workspace, run.name), Wishes(), out.progress).run()
+    if not out.as_json:
+        show(evaluation, out)
+    return evaluation
+
+
+def _gate(evaluation: Evaluation, out: Output) -> dict[str, Any]:
+    """The gate's word: told, and not acted upon (`ftui eval` and `ftui merge` do)."""
+    from engine.evaluate.report import words
+
+    document = evaluation.document
+    out.note(words.headline(document), "ok" if document["passed"] else "warning")
+    gates = [{key: gate[key] for key in ("expr", "value", "limit", "passed")} for gate in document["gates"]]
+    return {"passed": document["passed"], "gates": gates, "report": str(evaluation.folder)}
 
 
 def _merge(run: RunFolder, out: Output) -> None:

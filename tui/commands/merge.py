@@ -24,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--step", type=int, metavar="N", help=_("a run's checkpoint (default: its result, or the best)")
     )
     parser.add_argument("--skip-logits", action="store_true", help=_("verify tensors only, load no model"))
+    parser.add_argument("--ignore-gate", action="store_true", help=_("merge although an evaluation's gate said no"))
     parser.add_argument("--dry-run", action="store_true", help=_("say what would be done, and do nothing"))
 
 
@@ -34,8 +35,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from engine.merge.run import merge
     from engine.workspace import locate
 
+    adapter = source.find(locate(args.home), args.source, args.step)
+    if adapter.run is not None and not args.ignore_gate:
+        from engine.evaluate import gate
+
+        if warning := gate.require(adapter.run, adapter.step):
+            out.note(warning, "warning")
     result = merge(
-        source.find(locate(args.home), args.source, args.step),
+        adapter,
         user_path(args.out).absolute(),
         base=args.base,
         dtype=args.dtype,
