@@ -14,7 +14,7 @@ import orjson
 
 from engine.files import read_json
 from engine.findings import Finding
-from engine.recipe import hub, paths
+from engine.recipe import hub, model_rules, paths
 from engine.recipe.limits import KIND as NOT_YET
 from engine.recipe.model import Loaded, Recipe
 from engine.text import _
@@ -97,6 +97,7 @@ def _model(recipe: Recipe) -> Iterator[Finding]:
         return
     yield from _complete(recipe, folder)
     yield from _length(recipe, config)
+    yield from model_rules.check(recipe, folder, config)
 
 
 def _hub(recipe: Recipe, name: str) -> Iterator[Finding]:
@@ -107,6 +108,7 @@ def _hub(recipe: Recipe, name: str) -> Iterator[Finding]:
     if found:
         config = read_json(found[-1] / "config.json")
         yield from _length(recipe, config if isinstance(config, dict) else {})
+        yield from model_rules.check(recipe, found[-1], config if isinstance(config, dict) else {})
     elif hub.offline():
         detail = _("{name} is no folder here, and not on this machine as a model of the hub; HF_HUB_OFFLINE is set")
         fix = _("give the model's folder, or unset HF_HUB_OFFLINE once and fetch it: `ftui model get {name}`")

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig
 
 from engine.errors import UsageError
+from engine.recipe.model_rules import EXPERT_NAMES
 from engine.text import _
 from engine.train.job import Job
 from engine.train.source import first_line
@@ -66,6 +67,8 @@ def check(base: Any, adapter: LoraConfig) -> None:
         missing = [] if targets == ALL_LINEAR or any(re.fullmatch(targets, name) for name in names) else [targets]
     else:
         missing = sorted(t for t in targets or () if not any(n == t or n.endswith(f".{t}") for n in names))
+        if any(".experts." in name for name, _parameter in base.named_parameters()):  # fused: PEFT finds them itself
+            missing = [name for name in missing if name not in EXPERT_NAMES]
     if missing:
         leaves = sorted({n.rpartition(".")[2] for n, m in base.named_modules() if isinstance(m, torch.nn.Linear)})
         raise UsageError(

@@ -273,9 +273,8 @@ def test_built_in_recipes_are_found_by_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", recipe.names())
 def test_built_in_recipes_are_right(name, tmp_path):
     furnish(tmp_path)
-    overrides = (
-        [] if name == "demo" else [f"model_name_or_path={tmp_path}/model", f"dataset_path={tmp_path}/train.jsonl"]
-    )
+    place = [f"model_name_or_path={tmp_path}/model", f"dataset_path={tmp_path}/train.jsonl", "max_length=2048"]
+    overrides = [] if name == "demo" else place
     assert recipe.check(recipe.load(recipe.find(name), overrides)) == []
 
 
