@@ -204,6 +204,9 @@ def _parallel(recipe: Recipe) -> Iterator[Finding]:
     if asked in ("fsdp2", "zero2", "zero3") and gpus == 1 and machines == 1:
         detail = _("{sharding} on one GPU has nothing to shard").format(sharding=asked)
         yield from recipe.conflict(("sharding", "num_gpus"), detail, _("use sharding: none"), "warning")
+    if get("optim") == "muon" and asked in ("fsdp2", "zero2", "zero3"):
+        detail = _("torch's Muon works on whole matrices; sharding is {sharding}").format(sharding=asked)
+        yield from recipe.conflict(("optim", "sharding"), detail, _("use sharding: ddp, or another optim"))
     if get("cpu_offload") and asked in ("none", "ddp", "pipeline"):
         detail = _("cpu_offload moves sharded state; sharding is {sharding}").format(sharding=asked)
         yield from recipe.conflict(("cpu_offload", "sharding"), detail, _("use sharding: fsdp2, zero2 or zero3"))

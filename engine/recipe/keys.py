@@ -24,6 +24,7 @@ WIDER = {
 }
 # Choices that the libraries take and their annotations leave out.
 MORE_CHOICES = {
+    "optim": ("muon",),  # torch's own, which engine.train.muon builds
     "init_lora_weights": ("lora_ga",),
     "include_num_input_tokens_seen": ("no", "all", "non_padding"),
     "packing_strategy": ("bfd-requeue",),

@@ -9,7 +9,7 @@ import torch
 
 from engine.errors import UsageError
 from engine.text import _
-from engine.train import sharding, tasks
+from engine.train import muon, sharding, tasks
 from engine.train.job import Job
 from engine.train.model import device
 
@@ -36,6 +36,8 @@ def build(job: Job) -> Any:
             options[name] = value
     if (ratio := job.get("warmup_ratio")) and not options.get("warmup_steps"):
         options["warmup_steps"] = float(ratio)
+    if options.get("optim") == muon.NAME:
+        options.pop("optim")  # the trainer is told: see `program`
     on_cpu = device(job).type == "cpu"
     if job.recipe.get("bf16") is None and not options.get("fp16"):  # TRL would take bf16, supported or not
         options["bf16"] = not on_cpu and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -47,6 +47,7 @@ ERRORS = [
     "device: cpu\nuse_liger_kernel: true",
     "device: cpu\nsharding: fsdp2",
     "device: cpu\nsharding: pipeline",
+    "optim: muon\nsharding: fsdp2",
     "device: cpu\nuse_cpu: false",
     "device: cpu\nbackend: unsloth",
     "fp16: true\ndtype: bfloat16",
