@@ -35,6 +35,9 @@ class Settings:
     price: Annotated[float, Ge(0)] | None = None  # of this server, for the money shown
     price_currency: Annotated[str, Len(3, 3)] = "USD"
     price_period: Literal["hour", "month"] = "hour"
+    country: Annotated[str, Len(2, 2)] | None = (
+        None  # where this server stands: said where personal data would cross a border
+    )
     ascii: bool = False  # draw with letters where the font lacks braille and boxes
     max_restarts: Annotated[int, Ge(0), Le(100)] = 3
     backup: Text | None = None  # the remote of runs whose recipe names none: NAME:bucket/folder

@@ -58,6 +58,7 @@ class FtuiApp(OrderedKeysApp):
     Args:
         workspace: where the runs are.
         open_run: a run to open at once, above the list.
+        then: what else to do once it is there.
     """
 
     TITLE = "ftui"
@@ -70,13 +71,16 @@ class FtuiApp(OrderedKeysApp):
     # Not `reactive`: that would draw the whole screen again. Watchers are called each time: ages and costs go on.
     runs: var[tuple[RunRow, ...] | None] = var(None, always_update=True)
 
-    def __init__(self, workspace: Workspace, open_run: str | None = None) -> None:
+    def __init__(
+        self, workspace: Workspace, open_run: str | None = None, then: Callable[[FtuiApp], Any] | None = None
+    ) -> None:
         super().__init__()
         self.workspace = workspace
         self.failure: FtuiError | None = None
         self.settings = settings.load()
         self.ascii_only = bool(self.settings.ascii) or os.environ.get("TERM") in ("dumb", "vt100", "vt220")
         self._first = workspace.find(open_run) if open_run else None
+        self._then = then
         self._stop_listing = threading.Event()
         for theme in themes.THEMES:
             self.register_theme(theme)
@@ -105,6 +109,8 @@ class FtuiApp(OrderedKeysApp):
         self._follow_runs()
         if self._first is not None:
             self.open_run(self._first)
+        if self._then is not None:
+            self._then(self)
 
     def _handle_signals(self) -> None:
         """A dead connection (HUP) or a kill (TERM) ends the app quietly; runs do not notice."""
@@ -181,6 +187,54 @@ class FtuiApp(OrderedKeysApp):
         if not isinstance(self.screen, PlannerScreen):
             self.to_users_folder()
             self.push_screen(PlannerScreen(recipe, overrides))
+
+    def open_data(
+        self,
+        names: Sequence[str],
+        *,
+        model: str | None = None,
+        max_length: int | None = None,
+        columns: dict[str, str] | None = None,
+        then: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        """Look at data; what that suggests for a recipe goes to `then`, or into a planner."""
+        from engine.yamledit import scalar
+        from tui.screens.data import DataScreen
+
+        def plan(changes: dict[str, Any]) -> None:
+            self.open_planner(None, [f"{key}={scalar(value)}" for key, value in changes.items() if value is not None])
+
+        screen = DataScreen(tuple(names), model=model, max_length=max_length, columns=columns)
+        self.push_screen(screen, lambda changes: (then or plan)(changes) if changes else None)
+
+    def ask_data(self, value: str = "", **how: Any) -> None:
+        """Ask which data to look at, then do."""
+        from tui.modals.ask import Ask
+
+        self.to_users_folder()
+        ask = Ask(_("look at data: file, folder, hf://owner/name or remote:path"), value)
+        self.push_screen(ask, lambda name: self.open_data([name], **how) if name else None)
+
+    def open_data_of(self, run: RunFolder) -> None:
+        """Look at the data of a run."""
+        from engine.recipe.columns import of
+
+        recipe = run.read_resolved().get("recipe") or {}
+        name, length = recipe.get("dataset_path"), recipe.get("max_length")
+        if not isinstance(name, str) or not name:
+            self.notify(_("the run names no data"), markup=False)
+            return
+        if name.startswith("builtin:"):
+            from engine.recipe import find
+
+            name = str(find("demo").parent / "data" / f"{name.partition(':')[2]}.jsonl")
+        model = recipe.get("model_name_or_path")
+        self.open_data(
+            [name],
+            model=model if isinstance(model, str) else None,
+            max_length=length if isinstance(length, int) else None,
+            columns=of(recipe),
+        )
 
     def opened(self, run: RunFolder | None) -> None:
         """Show a run that was just started; None: it was not."""
@@ -281,7 +335,9 @@ class FtuiApp(OrderedKeysApp):
 
     def key_table(self, screen: Screen[Any]) -> str | None:
         """The key table of a screen, by its class."""
-        return {"HomeScreen": "home", "RunScreen": "run", "PlannerScreen": "planner"}.get(type(screen).__name__)
+        return {"HomeScreen": "home", "RunScreen": "run", "PlannerScreen": "planner", "DataScreen": "data"}.get(
+            type(screen).__name__
+        )
 
     # Keys
 
@@ -297,7 +353,7 @@ class FtuiApp(OrderedKeysApp):
         self.exit()
 
 
-def run(workspace: Workspace, *, open_run: str | None = None) -> int:
+def run(workspace: Workspace, *, open_run: str | None = None, then: Callable[[FtuiApp], Any] | None = None) -> int:
     """Run the app in this terminal and return its exit code.
 
     Raises:
@@ -312,7 +368,7 @@ def run(workspace: Workspace, *, open_run: str | None = None) -> int:
         )
     for name in ("COLUMNS", "LINES"):  # a shell that exports them would freeze the size
         os.environ.pop(name, None)
-    app = FtuiApp(workspace, open_run)
+    app = FtuiApp(workspace, open_run, then)
     app.run()
     if app.failure is not None:
         raise app.failure

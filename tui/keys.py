@@ -83,6 +83,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("resume", "r", "resume_run", "resume"),
         Key("stop", "x", "stop_run", "stop with save", short="stop", more="stop the run, with everything saved"),
         Key("demo", "d", "demo", "demo"),
+        Key("data", "i", "data", "data", show=False, more="look at training data: rows, findings, lengths"),
         Key("copy", "y,c", "copy", "copy the run's path or error", show=False),
     ),
     "run": (
@@ -91,6 +92,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("stop", "x", "stop_run", "stop with save", short="stop", more="save at the end of this step, then stop"),
         Key("evaluate", "e", "evaluate_now", "evaluate", more="evaluate at the end of this step"),
         Key("resume", "r", "resume_run", "resume", more="go on from the newest checkpoint"),
+        Key("data", "i", "data", "data", show=False, more="look at the run's training data"),
         Key("log_y", "l", "toggle_log_y", "log-y", more="loss axis: logarithmic (shows small falls late in a run)"),
         Key("zoom_in", "plus,equals_sign", "zoom(1)", "zoom in", show=False, more="chart: half as many steps"),
         Key("zoom_out", "minus", "zoom(-1)", "zoom out", show=False, more="chart: twice as many steps"),
@@ -127,8 +129,10 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("start", "f5", "start", "start"),
         Key("apply", "1,2,3,4,5,6,7,8,9", "apply", "apply", range="1-9"),
         Key("undo", "u,ctrl+z", "undo", "undo"),
+        Key("probe", "p", "probe", "probe"),
         Key("save", "w", "save", "save"),
         Key("open", "o", "open", "open"),
+        Key("data", "i", "data", "data", show=False, more="look at the recipe's data"),
         Key("copy", "y,c", "copy", "copy the plan", show=False),
         Key("next", "tab,down", "move(1)", "next field", show=False),
         Key("previous", "shift+tab,up", "move(-1)", "previous field", show=False),
@@ -140,6 +144,27 @@ TABLES: dict[str, tuple[Key, ...]] = {
     "plan_number": (
         Key("more", "plus", "step(1)", "double", show=False),
         Key("less", "minus", "step(-1)", "halve", show=False),
+    ),
+    "data": (
+        Key("back", "escape,h", "back", "back"),
+        Key("next", "right,n", "step(1)", "next row", short="next"),
+        Key("previous", "left,b", "step(-1)", "row before", short="before"),
+        Key(
+            "filter", "enter", "filter", "filter", more="only the rows of the finding under the cursor; again: all rows"
+        ),
+        Key("drop", "x", "drop", "drop", more="mark the row as dropped: training leaves it out; again: take it back"),
+        Key("plan", "p", "plan", "plan", more="take the suggested max_length, packing and batch into the planner"),
+        Key("prepare", "w", "prepare", "prepare", more="write clean data: duplicates out, personal data masked, split"),
+        Key("go", "g", "go", "go to", more="go to a row by its number"),
+        Key("model", "m", "model", "model", more="the model whose template and tokens are shown"),
+        Key("length", "t", "max_length", "length", more="where rows are cut: max_length"),
+        Key("up", "up,k", "select(-1)", "finding above", show=False),
+        Key("down", "down,j", "select(1)", "finding below", show=False),
+        Key("scroll_down", "pagedown,space", "scroll_row(1)", "row: scroll on", show=False),
+        Key("scroll_up", "pageup", "scroll_row(-1)", "row: scroll back", show=False),
+        Key("marks", "v", "marks", "marks", show=False, more="marks around what is trained and cut, beside the colors"),
+        Key("open", "o", "open", "open", show=False, more="open other data"),
+        Key("copy", "y,c", "copy", "copy", show=False, more="copy the row as it is shown"),
     ),
     "ask": (
         Key("accept", "enter", "accept", "take it"),
@@ -171,6 +196,7 @@ TITLES = {
     "run": "one run",
     "new_run": "new run",
     "planner": "planner",
+    "data": "data",
     "plan_choice": "planner: a choice",
     "plan_number": "planner: a number",
 }

@@ -6,14 +6,17 @@ report does not depend on how many there were.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ WORTH_A_PROCESS = 8 << 20  # bytes; less is checked before a second process has 
 MAX_WORKERS = 8
 BOILERPLATE_SHARE, BOILERPLATE_ROWS = 0.02, 5
 UNGUESSED_SHARE = 0.5
+Tell = Callable[[int], bool]
 EMPTY = frozenset(("empty_file", "encoding", "compressed", "binary", "file_changed"))
 
 
@@ -142,6 +146,7 @@ def examine(
     delimiter: str | None = None,
     workers: int | None = None,
     apart: bool = False,
+    tell: Tell | None = None,
 ) -> Examined:
     """Check training data and keep what the report is made of.
 
@@ -152,9 +157,11 @@ def examine(
         delimiter: the sign between CSV columns.
         workers: processes to use.
         apart: use other processes however little there is to do: this one has a screen to draw.
+        tell: hears how many rows are checked; what it answers with False ends here.
 
     Raises:
         UsageError: a file or the model cannot be read at all.
+        FtuiError: it was stopped.
     """
     model, max_length = options.model, options.max_length
     train_files = sources.resolve(list(files))
@@ -164,7 +171,7 @@ def examine(
         from engine.data import tokens
 
         loaded = tokens.load(model)
-    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers, apart=apart)
+    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers, apart=apart, tell=tell)
     everything = [*train, *evaluation]
     _compare(train, evaluation)
     for result in everything:
@@ -201,9 +208,10 @@ def check_files(
     workers: int | None = None,
     *,
     apart: bool = False,
+    tell: Tell | None = None,
 ) -> tuple[list[FileResult], list[FileResult]]:
     """What each file holds, row by row; nothing is compared yet."""
-    with _Pool([*train, *held_out], options, workers, apart=apart) as pool:
+    with _Pool([*train, *held_out], options, workers, apart=apart, tell=tell) as pool:
         return [_file(path, pool, delimiter) for path in train], [_file(path, pool, delimiter) for path in held_out]
 
 
@@ -220,10 +228,29 @@ def _start_worker() -> None:
     die_with_parent()
 
 
+def _start_tracker() -> None:
+    """Start what multiprocessing keeps beside spawned processes, while standard error is a file.
+
+    A terminal app puts something in its place that has no number, and that would be handed on.
+    """
+    if sys.__stderr__ is not None:
+        with contextlib.redirect_stderr(sys.__stderr__):
+            resource_tracker.ensure_running()
+
+
 class _Pool:
     """Checks blocks in order, in other processes where that is worth their start."""
 
-    def __init__(self, files: Iterable[Path], options: Options, workers: int | None, *, apart: bool = False) -> None:
+    def __init__(
+        self,
+        files: Iterable[Path],
+        options: Options,
+        workers: int | None,
+        *,
+        apart: bool = False,
+        tell: Tell | None = None,
+    ) -> None:
+        self._tell, self._rows = tell, 0
         self.options = self._options = options
         size = 0
         for path in files:
@@ -236,6 +263,7 @@ class _Pool:
         self._executor: ProcessPoolExecutor | None = None
         self._ahead = 2 * wanted
         if wanted > 1 or apart:
+            _start_tracker()
             # spawn: the caller may have threads, and a fork would copy their locks
             self._executor = ProcessPoolExecutor(
                 wanted, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
@@ -247,6 +275,16 @@ class _Pool:
     def __exit__(self, *_error: object) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def seen(self, rows: int) -> None:
+        """Count rows that are checked.
+
+        Raises:
+            FtuiError: nobody wants the rest.
+        """
+        self._rows += rows
+        if self._tell is not None and not self._tell(self._rows):
+            raise FtuiError(_("the check was stopped"), kind="stopped")
 
     def results(self, blocks: Iterable[Block]) -> Iterator[Result]:
         """The results of blocks in their order; a few blocks are in memory at a time."""
@@ -274,6 +312,7 @@ def _file(path: Path, pool: _Pool, delimiter: str | None) -> FileResult:
     result = FileResult(path, Tally(pool.options.keep))
     for part in pool.results(reader.blocks(path, result.tally, delimiter)):
         result.add(part)
+        pool.seen(part.rows)
     if not result.rows and not any(kind in EMPTY for kind, _subtype in result.tally.entries):
         result.tally.add("empty_file", None)
     return result

@@ -72,8 +72,9 @@ def check_columns(columns: Mapping[str, str]) -> dict[str, str]:
 
 def rename(value: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """A row with the file's column names replaced by ours."""
-    back = {theirs: ours for ours, theirs in columns.items()}
-    return {back.get(key, key): item for key, item in value.items() if key in back or key not in columns}
+    back = {theirs: ours for ours, theirs in columns.items() if theirs in value}
+    ours = set(back.values())
+    return {back.get(key, key): item for key, item in value.items() if key in back or key not in ours}
 
 
 def recognize(keys: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

@@ -290,3 +290,9 @@ def _changed(path: Path) -> UsageError:
         _("the file changed while it was read"), where=str(path),
         fix=_("open it again when nothing writes to it any more"), kind="file_changed",
     )  # fmt: skip
+
+
+def nothing(path: Path) -> Index:
+    """The index of a file without rows."""
+    none = np.zeros(1, np.int64)
+    return Index(path, (), Places(none, none, none, 0), None)

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import orjson
 
-from engine.data import duplicates, forms, reader, report, sources, split, turns
+from engine.data import border, drops, duplicates, forms, reader, report, sources, split, suggest, tokens, turns
 from engine.data.check import FileResult, check_files
 from engine.data.clean import CHAT_FORMS, cleaned
 from engine.data.duplicates import Prints
@@ -45,10 +45,14 @@ class Wishes:
     privacy: str = "mask"  # or "drop", "keep"
     drop_near: bool = True
     columns: dict[str, str] = field(default_factory=dict)
+    model: str | None = None  # counts tokens, for the advice
+    main_form: bool = False  # of rows that cannot be trained together, take the more frequent ones
+    dropped: frozenset[str] = frozenset()  # rows marked as dropped (`drops.read`)
+    country: str | None = None  # where this server stands
     statement: dict[str, str] = field(default_factory=dict)  # source, license and right to train, as the user says
 
 
-@dataclass
+@dataclass(slots=True)
 class _Row:
     """What is known of a row between the two readings."""
 
@@ -79,13 +83,15 @@ def prepare(wishes: Wishes, out: Path) -> dict[str, Any]:
     train_files = sources.resolve(list(wishes.files))
     eval_files = sources.resolve(list(wishes.held_out)) if wishes.held_out else []
     before = _hashes([*train_files, *eval_files])
-    train, evaluation = check_files(train_files, eval_files, Options(wishes.columns))
-    chat = _one_form([*train, *evaluation])
+    options = Options(wishes.columns, wishes.model, dropped=wishes.dropped)
+    train, evaluation = check_files(train_files, eval_files, options)
+    kind = _kind_of_rows([*train, *evaluation], main_form=wishes.main_form)
+    chat = kind == "chat" and any(form in CHAT_FORMS for result in [*train, *evaluation] for form in result.forms)
     rows = _chosen(train, evaluation, wishes)
     staging = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         staging.mkdir(parents=True)
-        counts = _write(rows, [*train_files, *eval_files], len(train_files), wishes, staging, chat)
+        counts = _write(rows, [*train_files, *eval_files], len(train_files), wishes, staging, (kind, chat))
         if _hashes([*train_files, *eval_files]) != before:
             raise UsageError(
                 _("the data changed while it was prepared"),
@@ -116,8 +122,13 @@ def _hashes(files: list[Path]) -> list[dict[str, Any]]:
         raise sources.cannot_read(Path(error.filename or files[0]), error) from error
 
 
-def _one_form(results: list[FileResult]) -> bool:
-    """Whether the rows become conversations.
+def _kind(form: str) -> str:
+    """Forms of one kind can be trained together."""
+    return "chat" if form in CHAT_FORMS | {"prompt_completion"} else form
+
+
+def _kind_of_rows(results: list[FileResult], *, main_form: bool) -> str:
+    """The kind that all rows have, or with `main_form` the most.
 
     Raises:
         UsageError: there are no rows, or they are of forms that cannot be trained together.
@@ -130,14 +141,17 @@ def _one_form(results: list[FileResult]) -> bool:
             fix=_("`ftui data check` says what is wrong with them"),
             kind="no_rows",
         )
-    kinds = {"chat" if form in CHAT_FORMS | {"prompt_completion"} else form for form in found}
-    if len(kinds) > 1:
+    kinds = Counter[str]()
+    for result in results:
+        for form, seen in result.forms.items():
+            kinds[_kind(form)] += seen.count
+    if len(kinds) > 1 and not main_form:
         raise UsageError(
             _("rows of these forms cannot be trained together: {forms}").format(forms=", ".join(sorted(found))),
             fix=_("prepare the files of each form by themselves"),
             kind="mixed_formats",
         )
-    return bool(found & CHAT_FORMS)
+    return kinds.most_common(1)[0][0]
 
 
 def _chosen(train: list[FileResult], evaluation: list[FileResult], wishes: Wishes) -> list[_Row]:
@@ -169,12 +183,12 @@ def _chosen(train: list[FileResult], evaluation: list[FileResult], wishes: Wishe
 
 
 def _write(
-    rows: list[_Row], files: list[Path], train_count: int, wishes: Wishes, staging: Path, chat: bool
+    rows: list[_Row], files: list[Path], train_count: int, wishes: Wishes, staging: Path, form: tuple[str, bool]
 ) -> dict[str, Any]:
     """Write both files; what was done, in numbers."""
     kept: list[tuple[str, str]] = []
     with open(staging / ".rows", "wb") as spooled:
-        dropped, masked = _clean(rows, files, wishes, chat, spooled, kept)
+        dropped, masked = _clean(rows, files, wishes, form, spooled, kept)
     is_eval = [row.evaluation for row in rows if row.dropped is None]
     if train_count == len(files) and wishes.share:
         is_eval = split.held_out([g for g, _s in kept], [s for _g, s in kept], wishes.share, wishes.seed)
@@ -203,14 +217,20 @@ def _write(
 
 
 def _clean(
-    rows: list[_Row], files: list[Path], wishes: Wishes, chat: bool, spool: IO[bytes], kept: list[tuple[str, str]]
+    rows: list[_Row],
+    files: list[Path],
+    wishes: Wishes,
+    form: tuple[str, bool],
+    spool: IO[bytes],
+    kept: list[tuple[str, str]],
 ) -> tuple[Counter[str], Counter[str]]:
     """Write the rows that stay, cleaned and masked, in their order, and note each one's group and source."""
     dropped: Counter[str] = Counter(row.dropped for row in rows if row.dropped)
     masked: Counter[str] = Counter()
     at = 0
+    kind, chat = form
     for file in range(len(files)):
-        for value in _usable(files[file], wishes.columns):
+        for value in _usable(files[file], wishes):
             row = rows[at] if at < len(rows) else None
             if row is None or row.file != file:
                 raise UsageError(
@@ -218,6 +238,10 @@ def _clean(
                 )
             at += 1
             if row.dropped:
+                continue
+            if _kind(value.row.form) != kind:
+                row.dropped = "other_form"
+                dropped["other_form"] += 1
                 continue
             result = cleaned(value.row, chat=chat)
             masker = Masker()
@@ -239,16 +263,16 @@ class _Usable:
     source: str
 
 
-def _usable(path: Path, columns: dict[str, str]) -> Iterator[_Usable]:
+def _usable(path: Path, wishes: Wishes) -> Iterator[_Usable]:
     """The rows of a file that the check found fit, again and in the same order."""
 
     def say(*_words: str, **_more: str) -> None:
         return None
 
     for _line, value in reader.values(reader.blocks(path, Tally())):
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or (wishes.dropped and drops.key(value) in wishes.dropped):
             continue
-        renamed = forms.rename(value, columns) if columns else value
+        renamed = forms.rename(value, wishes.columns) if wishes.columns else value
         form, _used = forms.recognize(renamed)
         if not form:
             continue
@@ -272,6 +296,12 @@ def _document(
         {"path": f.name, "bytes": f.stat().st_size, "sha256": sha256_file(f), "rows": counts["written"][f.stem]}
         for f in sorted(staging.glob("*.jsonl"))
     ]
+    by_hand = sum(
+        entry.count
+        for result in results
+        for (kind, _sub), entry in result.tally.entries.items()
+        if kind == "dropped_row"
+    )
     personal = {kind: n for kind, n in counts["masked"].items() if kind.partition(".")[2] not in LEFT}
     return {
         "format": FORMAT,
@@ -283,18 +313,41 @@ def _document(
         },
         "rows": {
             "read": sum(result.rows for result in results),
-            "unusable": sum(result.rows - result.usable for result in results),
-            "dropped": dict(sorted(counts["dropped"].items())),
+            "unusable": sum(result.rows - result.usable for result in results) - by_hand,
+            "dropped": dict(sorted({**counts["dropped"], **({"by_hand": by_hand} if by_hand else {})}.items())),
             "train": counts["written"]["train"],
             "eval": counts["written"]["eval"],
         },
         "by_source": {source: dict(n) for source, n in sorted(counts["by_source"].items()) if source},
         "personal_data": dict(sorted(personal.items())),
+        "border": border.crossed(personal, wishes.country),
         "findings": [
-            {"kind": f.kind, "subtype": f.subtype, "level": f.level, "count": f.count, "file": f.extra["file"]}
+            {
+                "kind": f.kind, "subtype": f.subtype, "level": f.level, "count": f.count, "file": f.extra["file"],
+                "detail": f.detail,
+            }
             for result in results
             for f in result.tally.findings(str(result.path))
         ],
+        "tokens": _tokens(results, wishes.model),
         "statement": {name: wishes.statement.get(name, "") for name in ("source", "license", "right_to_train")},
         "outputs": outputs,
+        "forms": dict(sorted(_forms(results).items())),
     }  # fmt: skip
+
+
+def _tokens(results: list[FileResult], model: str | None) -> dict[str, Any] | None:
+    """How long the rows are in tokens, and what that suggests for a recipe."""
+    if model is None:
+        return None
+    lengths = np.concatenate([np.zeros(0, np.int32), *(part for result in results for part in result.lengths)])
+    advice = suggest.advise(lengths, tokens.load(model).max_length)
+    if advice is None:
+        return None
+    p50, p90, p99 = (int(np.percentile(lengths, share, method="inverted_cdf")) for share in (50, 90, 99))
+    figures = {"count": int(lengths.sum()), "p50": p50, "p90": p90, "p99": p99, "max": int(lengths.max())}
+    return {**figures, "cut": advice.cut, "filled": advice.filled, "suggested": advice.changes()}
+
+
+def _forms(results: list[FileResult]) -> Counter[str]:
+    return Counter({form: seen.count for result in results for form, seen in result.forms.items()})

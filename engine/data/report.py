@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.data import border
 from engine.text import _, number
 
 
@@ -55,13 +56,4 @@ def _personal(document: dict[str, Any]) -> list[str]:
         "keep": _("It was left as it is."),
     }[document["settings"]["privacy"]]
     lines = [f"- {kind}: {number(count)}" for kind, count in found.items()]
-    return [
-        *lines,
-        "",
-        done,
-        "",
-        _(
-            "The original files hold this data. If this server stands in another country than the people it is about, "
-            "bringing the files here is a transfer across a border (GDPR, KVKK, Federal Law 152-FZ)."
-        ),
-    ]
+    return [*lines, "", done, "", border.sentence(document["border"])]

@@ -176,7 +176,7 @@ def test_what_cannot_be_read_at_all(tmp_path):
         with pytest.raises(UsageError) as raised:
             check([str(tmp_path / name)])
         assert raised.value.fix and raised.value.exit_code == 2
-    with pytest.raises(UsageError, match="files only"):
+    with pytest.raises(UsageError, match="switched off"):
         check(["hf://owner/name"])
 
 

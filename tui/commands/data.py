@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
-from engine.files import user_path
 from engine.findings import has_errors
 from engine.text import _, ngettext, number
+from tui.commands import data_prepare
 from tui.output import Output
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The verbs of `ftui data`."""
-    verbs = parser.add_subparsers(dest="verb", metavar="check|preview|prepare", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="check|preview|view|prepare", required=True)
     check = verbs.add_parser("check", help=_("say everything that is wrong with training data"))
     check.add_argument("files", nargs="+", metavar="FILE", help=_("a file, a folder or a glob"))
     check.add_argument("--eval", action="append", default=[], metavar="FILE", help=_("rows kept for evaluation"))
@@ -30,39 +29,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     preview.add_argument("-n", type=_positive, default=3, metavar="N", help=_("how many rows (default: 3)"))
     preview.add_argument("--from", dest="start", type=_positive, default=1, metavar="ROW", help=_("the first row"))
     preview.add_argument("--max-length", type=_positive, metavar="N", help=_("mark what is cut after N tokens"))
-    prepare = verbs.add_parser("prepare", help=_("clean the data of a recipe, drop duplicates, mask, split, report"))
-    prepare.add_argument("recipe", metavar="RECIPE", help=_("a recipe file, or the name of a built-in one"))
-    overrides = _("values that replace the recipe's")
-    prepare.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=overrides)
-    prepare.add_argument("--out", metavar="DIR", help=_("a new folder (default: RECIPE-data here)"))
-    prepare.add_argument("--privacy", choices=("mask", "drop", "keep"), default="mask", help=_("personal data (mask)"))
-    prepare.add_argument("--keep-near", action="store_true", help=_("drop exact duplicates only"))
-    prepare.add_argument("--source", default="", metavar="TEXT", help=_("where the data is from, for the report"))
-    prepare.add_argument("--license", default="", metavar="TEXT", help=_("its license, for the report"))
-    prepare.add_argument("--right", default="", metavar="TEXT", help=_("what allows training on it, for the report"))
-    prepare.add_argument("--dry-run", action="store_true", help=_("say what would be done and write nothing"))
-    _common(prepare)
-    for verb in (check, preview):
+    view = verbs.add_parser("view", help=_("look at rows, findings and lengths in the terminal app"))
+    view.add_argument("files", nargs="+", metavar="FILE", help=_("a file, a folder or a glob"))
+    view.add_argument("--max-length", type=_positive, metavar="N", help=_("where rows are cut, in tokens"))
+    data_prepare.configure(verbs)
+    for verb in (check, preview, view):
         verb.add_argument("--model", metavar="DIR", help=_("a model's folder: count and mark its tokens"))
         verb.add_argument("--delimiter", metavar="SIGN", help=_("between CSV columns (default: found out)"))
-        _common(verb)
-
-
-def _common(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "--column",
-        action="append",
-        default=[],
-        metavar="OURS=THEIRS",
-        help=_("a column by another name, for example prompt=question"),
-    )
-    verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=_("one JSON document on stdout"))
+        data_prepare.common(verb)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run one verb."""
     out.as_json = out.as_json or args.json
-    return {"check": _check, "preview": _preview, "prepare": _prepare}[args.verb](args, out)
+    return {"check": _check, "preview": _preview, "view": _view, "prepare": data_prepare.run}[args.verb](args, out)
 
 
 def _positive(text: str) -> int:
@@ -70,20 +50,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(_("'{text}' is not a number of 1 or more").format(text=text))
     return value
-
-
-def _columns(pairs: list[str]) -> dict[str, str]:
-    from engine.data.forms import check_columns
-
-    columns = {}
-    for pair in pairs:
-        ours, sign, theirs = pair.partition("=")
-        if not sign or not theirs:
-            raise UsageError(
-                _("'{pair}' does not map a column").format(pair=pair), fix=_("write OURS=THEIRS"), kind="bad_column"
-            )
-        columns[ours] = theirs
-    return check_columns(columns)
 
 
 def _delimiter(sign: str | None) -> str | None:
@@ -94,15 +60,18 @@ def _delimiter(sign: str | None) -> str | None:
 
 
 def _check(args: argparse.Namespace, out: Output) -> int:
+    from engine.data import drops
     from engine.data.check import check
+    from engine.workspace import locate
 
     report = check(
         args.files,
         held_out=args.eval,
         model=args.model,
         max_length=args.max_length,
-        columns=_columns(args.column),
+        columns=data_prepare.columns(args.column),
         delimiter=_delimiter(args.delimiter),
+        dropped=drops.read(locate(args.home).root),
     )
     failed = has_errors(report.findings)
     if out.as_json:
@@ -151,7 +120,7 @@ def _preview(args: argparse.Namespace, out: Output) -> int:
         start=args.start,
         model=args.model,
         max_length=args.max_length,
-        columns=_columns(args.column),
+        columns=data_prepare.columns(args.column),
         delimiter=_delimiter(args.delimiter),
     )
     if out.as_json:
@@ -170,76 +139,17 @@ def _preview(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _prepare(args: argparse.Namespace, out: Output) -> int:
-    import tempfile
+def _view(args: argparse.Namespace, out: Output) -> int:
+    from engine.workspace import locate
+    from tui.terminal import interactive
 
-    from engine.data.prepare import Wishes, prepare
-
-    stem, values = _recipe(args)
-    folder = user_path(args.out or f"{stem}-data").absolute()
-    wishes = Wishes(
-        files=[str(values["dataset_path"])],
-        held_out=[str(values["eval_dataset_path"])] if values.get("eval_dataset_path") else [],
-        share=float(values.get("test_size") or 0.0),
-        seed=int(values.get("seed") or 0),
-        privacy=args.privacy,
-        drop_near=not args.keep_near,
-        columns=_columns(args.column),
-        statement={"source": args.source, "license": args.license, "right_to_train": args.right},
-    )
-    if args.dry_run:
-        with tempfile.TemporaryDirectory() as scratch:
-            document = prepare(wishes, Path(scratch) / folder.name)
-    else:
-        document = prepare(wishes, folder)
-    document = {**document, "out": None if args.dry_run else str(folder)}
-    if out.as_json:
-        out.json(document)
-        return 0
-    rows = document["rows"]
-    out.line(
-        _("{train} rows to train on, {eval} for evaluation, of {read} read").format(
-            train=number(rows["train"]), eval=number(rows["eval"]), read=number(rows["read"])
-        ),
-        "ok",
-    )
-    for kind, count in {_("unusable"): rows["unusable"], **rows["dropped"]}.items():
-        if count:
-            out.line(_("  left out: {kind} {n}").format(kind=kind, n=number(count)))
-    for kind, count in document["personal_data"].items():
-        out.line(_("  personal data ({how}): {kind} {n}").format(how=args.privacy, kind=kind, n=number(count)))
-    missing = [name for name, text in document["statement"].items() if not text]
-    if missing:
-        out.note(
-            _("  the report does not say: {names} (--source, --license, --right)").format(names=", ".join(missing))
-        )
-    if args.dry_run:
-        return 0
-    used = f"dataset_path={folder / 'train.jsonl'}"
-    if rows["eval"]:
-        used += f" eval_dataset_path={folder / 'eval.jsonl'}"
-    out.line(_("written to {path}; report.md says it all").format(path=folder))
-    out.note(_("  next: ftui run {recipe} {values}").format(recipe=args.recipe, values=used))
-    return 0
-
-
-def _recipe(args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """The recipe's name and values; what is wrong with its data keys stops here."""
-    from engine import recipe
-
-    path = recipe.find(args.recipe)
-    loaded = recipe.load(path, args.overrides)
-    values = loaded.recipe.values
-    keys = ("dataset_path", "eval_dataset_path", "test_size", "seed")
-    for finding in loaded.findings:
-        if finding.level == "error" and (finding.key in keys or not values):
-            raise UsageError(finding.detail, where=str(path), fix=finding.fix, kind=finding.kind)
-    if not values.get("dataset_path"):
+    if out.as_json or not interactive():
         raise UsageError(
-            _("the recipe names no training data"), where=str(path), fix=_("set dataset_path"), kind="no_data"
+            _("the data screen needs a terminal"),
+            fix=_("use `ftui data check` and `ftui data preview` here"),
+            kind="no_terminal",
         )
-    if str(values["dataset_path"]).startswith("builtin:"):
-        raise UsageError(
-            _("the built-in data need no preparation"), where=str(path), fix=_("set dataset_path"), kind="no_data"
-        )
-    return Path(path).stem, values
+    from tui.app import run as run_app
+
+    how = {"model": args.model, "max_length": args.max_length, "columns": data_prepare.columns(args.column)}
+    return run_app(locate(args.home).prepare(), then=lambda app: app.open_data(args.files, **how))

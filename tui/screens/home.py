@@ -160,6 +160,14 @@ class HomeScreen(Screen[None]):
         """Will it fit, how long, how much."""
         self.ftui.open_planner()
 
+    def action_data(self) -> None:
+        """Look at the data of the selected run, or at any."""
+        row = self.table.selected
+        if row is None:
+            self.ftui.ask_data()
+        else:
+            self.ftui.open_data_of(row.run)
+
     def action_demo(self) -> None:
         """Start the demo; a second press while it starts does not start a second one."""
         if self._starting:

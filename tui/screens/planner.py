@@ -28,6 +28,7 @@ from tui.widgets.plan_view import Outcome, PlanView, steps_of
 
 if TYPE_CHECKING:
     from tui.app import FtuiApp
+    from tui.sources.probe import Probe
 
 FIRST = "lora-sft"
 TICK_S = 0.03  # the key is echoed first; the answer is painted one tick later, once for all keys of that tick
@@ -108,6 +109,7 @@ class PlannerScreen(Screen[None]):
         self._answered = 0  # of the newest answer on the screen
         self._timer: Timer | None = None
         self._starting = False
+        self._probe: Probe | None = None
 
     @property
     def ftui(self) -> FtuiApp:
@@ -350,6 +352,47 @@ class PlannerScreen(Screen[None]):
         if self.is_mounted:
             self._before.clear()  # drafts of the file as it was
             self._take(draft)
+
+    # Probe
+
+    def action_probe(self) -> None:
+        """Train some real steps here, for the time and the memory of the plan; a second time stops them."""
+        from tui.sources.probe import Probe
+
+        draft = self._draft
+        if self._probe is not None:
+            self._probe.stop()
+            return
+        if draft is None:
+            return
+        if draft.server:
+            self.notify(_("a probe trains on this machine, and the plan is for another"), markup=False)
+            return
+
+        def say(text: str) -> None:
+            self.app.call_from_thread(self._probing, probe, text)
+
+        probe = self._probe = Probe(draft.path, draft.overrides(), self.ftui.workspace.root, say)
+        self._probing(probe, _("probe: starting"))
+        self.ftui.background(probe.run, lambda _none: self._probed(), failed=self._probed)
+        self.refresh_bindings()
+
+    def _probing(self, probe: Probe, text: str) -> None:
+        if self.is_mounted and self._probe is probe:
+            self.query_one(PlanView).probing(_("{what} (p stops it)").format(what=text))
+
+    def _probed(self, error: FtuiError | None = None) -> None:
+        probe, self._probe = self._probe, None
+        if error is not None and probe is not None and not probe.stopped:
+            self.ftui.report(error)
+        if self.is_mounted:
+            self.query_one(PlanView).probing("")
+            self._answer_soon()
+
+    def on_unmount(self) -> None:
+        """Whoever leaves wants no answer any more."""
+        if self._probe is not None:
+            self._probe.stop()
 
     # Start
 

@@ -242,6 +242,10 @@ class RunScreen(Screen[None]):
 
     # Looking at it
 
+    def action_data(self) -> None:
+        """Look at the run's data."""
+        self.ftui.open_data_of(self.folder)
+
     def action_toggle_log_y(self) -> None:
         """Linear or logarithmic losses."""
         self.query_one(LossChart).toggle_log()

@@ -48,6 +48,7 @@ class Ink(enum.IntEnum):
     LOGITS = 16
     TRANSIENTS = 17
     OVERHEAD = 18
+    CUT = 19  # text that training does not see
 
 
 class Cells:
@@ -155,6 +156,7 @@ class CellWidget(Widget):
         & > .cells--logits { color: $part-logits; }
         & > .cells--transients { color: $part-transients; }
         & > .cells--overhead { color: $part-overhead; }
+        & > .cells--cut { color: $error; text-style: strike; }
 
         /* The terminal's own 16 colors do not blend: other colors say what shades say elsewhere. */
         &:ansi > .cells--muted { text-style: dim; }
