@@ -11,6 +11,7 @@ from textual.widgets import Input
 
 from engine import recipe, settings
 from engine.plan import draft as drafts
+from engine.plan import measured
 from engine.plan.draft import Here
 from engine.run import launch
 from engine.run.planned import PlanRefused
@@ -400,3 +401,59 @@ def test_look_with_an_error(snap_compare, workspace: Workspace) -> None:
         await until(lambda: box(app, "global_batch_size").has_class("-wrong"), pilot)
 
     assert picture(snap_compare, workspace, (80, 24), wrong)
+
+
+def probe_program(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """What stands for `python -m tui … plan … --probe 10`."""
+    script = folder / "probe-python"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("tui.sources.probe.sys", SimpleNamespace(executable=str(script)))
+
+
+async def test_a_key_probes_and_the_plan_takes_what_it_measured(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, house: Path
+) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot, "./mine.yaml", "packing=true", "max_length=1024", "per_device_train_batch_size=1")
+        result = planner(app)._outcome.result
+        assert "tok/s, estimate" in view(app)
+        line = {
+            "run": "probe-1", "probe": True, "dataset": None,
+            "request": planner(app)._draft.request() | {"sharding": "none"}, "card": result.context.card.id, "epochs": 0.1,
+            "measured": {"memory": round(0.95 * result.memory.peak.total), "tokens_per_s": 4321.0},
+        }  # fmt: skip
+        go = house / "go"
+        probe_program(
+            house, monkeypatch, f"echo 'probe: step 3 of 10' >&2\nwhile [ ! -e {go} ]; do sleep 0.02; done\necho '{{}}'"
+        )
+        await pilot.press("p")
+        await until(lambda: "probe: step 3 of 10 (p stops it)" in view(app), pilot)
+        measured.store(workspace.root, line)
+        go.touch()
+        await until(lambda: "4,321 tok/s, from a probe" in view(app), pilot)
+        assert planner(app)._probe is None
+        assert planner(app)._outcome.result.memory.peak.total == pytest.approx(0.95 * result.memory.peak.total)
+
+
+async def test_a_probe_that_fails_is_shown_and_one_that_is_stopped_is_not(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, house: Path
+) -> None:
+    app = FtuiApp(workspace)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(app, pilot)
+        error = {"error": {"message": "out of memory at step 1", "kind": "out_of_memory", "exit_code": 3}}
+        probe_program(house, monkeypatch, f"echo '{json.dumps(error)}'; exit 1")
+        await pilot.press("p")
+        await until(lambda: isinstance(app.screen, Detail), pilot)
+        assert "out of memory at step 1" in app.screen.error.what
+        await pilot.press("escape")
+        probe_program(
+            house, monkeypatch, "echo 'probe: loading' >&2; trap 'exit 130' INT; while :; do sleep 0.02; done"
+        )
+        await pilot.press("p")
+        await until(lambda: "probe: loading" in view(app), pilot)
+        await pilot.press("p")
+        await until(lambda: planner(app)._probe is None, pilot)
+        assert isinstance(app.screen, PlannerScreen) and "probe: loading" not in view(app)

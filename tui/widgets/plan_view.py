@@ -75,6 +75,12 @@ class PlanView(CellWidget):
         super().__init__()
         self._outcome: Outcome | None = None
         self._error: FtuiError | None = None
+        self._probing = ""
+
+    def probing(self, text: str) -> None:
+        """What a probe is doing, instead of the time that it will tell; empty when there is none."""
+        self._probing = text
+        self.repaint()
 
     def show(self, outcome: Outcome | None, error: FtuiError | None) -> None:
         """Draw this; without an outcome the one before stays, dim."""
@@ -231,7 +237,7 @@ class PlanView(CellWidget):
     def _figures(self, width: int) -> list[Line]:
         assert self._outcome is not None
         outcome, result = self._outcome, self._outcome.result
-        lines = [_labelled(_("TIME"), self._time(), 0)]
+        lines = [_labelled(_("TIME"), self._probing or self._time(), 0)]
         rows = [words.cost(result.converted(row)) for row in sorted(result.money, key=lambda row: row["amount"])[:3]]
         if outcome.own_cost is not None:
             rows.insert(0, _("{amount} at this server's price").format(amount=money(*outcome.own_cost)))
@@ -263,7 +269,7 @@ class PlanView(CellWidget):
         assert self._outcome is not None
         result, steps = self._outcome.result, self._outcome.steps
         if result.speed is None:
-            return _("not known for this machine: the first run measures it")
+            return _("not known for this machine: a probe or the first run measures it")
         parts = []
         if steps is not None:
             parts.append(ngettext("{n} step", "{n} steps", steps).format(n=number(steps)))
@@ -273,7 +279,11 @@ class PlanView(CellWidget):
             parts.append(f"{duration(result.hours * 3600)} ({band[0]} - {band[1]})")
         else:
             parts.append(_("how long: name the data, or max steps"))
-        rate = _("{rate} tok/s, measured") if result.timed_by_a_run else _("{rate} tok/s, estimate")
+        rates = {
+            "estimate": _("{rate} tok/s, estimate"), "measured": _("{rate} tok/s, measured"),
+            "probe": _("{rate} tok/s, from a probe"),
+        }  # fmt: skip
+        rate = rates[result.basis]
         return f" {self.glyphs.dot} ".join([*parts, rate.format(rate=number(result.speed.total))])
 
     # Advice
