@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("tui.commands.run", "start a run from a recipe; it goes on without this terminal"),
     "runs": ("tui.commands.runs", "list the runs"),
     "status": ("tui.commands.status", "show one run: step, loss, GPUs, what is at risk"),
+    "explain": ("tui.commands.explain", "why a run ended, and what to do about it"),
     "watch": ("tui.commands.watch", "watch a run live"),
     "logs": ("tui.commands.logs", "print a run's logs"),
     "save": ("tui.commands.save", "save a checkpoint now"),

@@ -9,20 +9,29 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import UsageError
 from engine.findings import Finding
-from engine.recipe.paths import DATA_KEYS, is_path
+from engine.recipe.paths import DATA_KEYS, is_path, source
 from engine.text import _, number
 
 if TYPE_CHECKING:
+    from engine.data.training import How
     from engine.recipe.model import Recipe
 
 SECONDS = 1.5  # for all files together
 READ_CLOSELY = 300  # first rows of a file that are searched for everything, not for errors alone
 NAMED = 50  # rows of a file that cannot be trained on, and whose reason is looked for
 FORCIBLE = "forcible"  # in `Finding.extra`: --force goes on without these rows
+
+
+class _Reading(NamedTuple):
+    """How the recipe's rows are read."""
+
+    text_field: str
+    task: str
+    how: How
 
 
 @dataclass
@@ -35,25 +44,40 @@ class _Seen:
     forms: dict[str, str] = field(default_factory=dict)  # the first row of each
 
 
-def look(recipe: Recipe, *, seconds: float = SECONDS) -> list[Finding]:
+def look(recipe: Recipe, workspace: Path | None = None, *, seconds: float = SECONDS) -> list[Finding]:
     """Errors and warnings of the first rows of a recipe's data; their `extra["file"]` says whose lines they name.
 
     Args:
         recipe: the recipe; `recipe.check` has seen that its paths lead somewhere.
+        workspace: its root, where the list of dropped rows is; None takes the user's.
         seconds: when to stop reading.
     """
     until = time.monotonic() + seconds
     found: list[Finding] = []
+    reading: _Reading | None = None
     for key in DATA_KEYS:
-        if is_path(key, value := recipe.get(key)):
-            text_field = str(recipe.get("dataset_text_field") or "text")
-            for finding in _source(str(value), text_field, recipe.task, until):
+        value = recipe.get(key)
+        if is_path(key, value):
+            reading = reading or _reading(recipe, workspace)
+            for finding in _source(str(value), reading, until):
                 finding.key = key
                 found.append(finding)
+        elif isinstance(value, str) and source(key, value) in ("hub", "remote"):
+            detail = _("{name} is fetched when the run starts, and not looked at before").format(name=value)
+            fix = _("`ftui data check {name}` fetches and checks it now").format(name=value)
+            found.append(Finding("data_sampled", "note", detail, fix, key=key, extra={"file": value}))
     return found
 
 
-def _source(name: str, text_field: str, task: str, until: float) -> Iterator[Finding]:
+def _reading(recipe: Recipe, workspace: Path | None) -> _Reading:
+    from engine.data import drops, training
+    from engine.workspace import locate
+
+    how = training.How(dict(recipe.get("dataset_columns") or {}), drops.read(workspace or locate().root))
+    return _Reading(str(recipe.get("dataset_text_field") or "text"), recipe.task, how)
+
+
+def _source(name: str, reading: _Reading, until: float) -> Iterator[Finding]:
     from engine.data import sources
 
     seen = _Seen()
@@ -63,7 +87,7 @@ def _source(name: str, text_field: str, task: str, until: float) -> Iterator[Fin
             if time.monotonic() > until:
                 seen.whole = False
                 break
-            for finding in _file(file, text_field, task, until, seen):
+            for finding in _file(file, reading, until, seen):
                 if finding.level == "error":
                     finding.extra[FORCIBLE] = True
                 if finding.level != "note":
@@ -85,7 +109,7 @@ def _source(name: str, text_field: str, task: str, until: float) -> Iterator[Fin
         yield Finding("data_sampled", "note", detail, fix, extra={"file": name})
 
 
-def _file(file: Path, text_field: str, task: str, until: float, seen: _Seen) -> Iterator[Finding]:
+def _file(file: Path, reading: _Reading, until: float, seen: _Seen) -> Iterator[Finding]:
     from engine.data import training
     from engine.data.tally import Tally
     from engine.data.worker import Block, check_block
@@ -94,7 +118,10 @@ def _file(file: Path, text_field: str, task: str, until: float, seen: _Seen) -> 
     closely: list[tuple[int, Any]] = []
     bad: dict[tuple[str, str | None], Finding] = {}
     named = 0
-    for row in training.rows(file, tally, text_field, task):
+    text_field, task, how = reading
+    for row in training.rows(file, tally, text_field, task, how):
+        if row.dropped:
+            continue
         seen.rows += 1
         if row.form is not None:
             seen.good += 1
@@ -103,7 +130,7 @@ def _file(file: Path, text_field: str, task: str, until: float, seen: _Seen) -> 
                 closely.append((row.line, row.value))
         elif named < NAMED:
             named += 1
-            why = training.problem(row, text_field, task)
+            why = training.problem(row, text_field, task, how)
             known = bad.setdefault((why.kind, why.subtype), why)
             if known is not why:
                 known.lines.append(row.line)
@@ -112,7 +139,7 @@ def _file(file: Path, text_field: str, task: str, until: float, seen: _Seen) -> 
             seen.whole = False
             break
     if closely:
-        tally.merge(check_block(Block(0, 0, closely), training.options(text_field)).tally)
+        tally.merge(check_block(Block(0, 0, closely), training.options(text_field, how.columns)).tally)
     for finding in bad.values():
         finding.extra["file"] = str(file)
         yield finding

@@ -35,13 +35,14 @@ def explain(run: RunFolder, attempt: int, ended: Exit) -> dict[str, Any]:
     ]
     if reports:
         first = min(reports, key=lambda report: report.get("time") or 0.0)  # the others fell over it
-        return {
+        found = {
             "kind": first.get("kind") or "failed",
             "message": first["message"],
             "where": first.get("where") or str(run.logs),
             "fix": first.get("fix"),
             "exit_code": first.get("exit_code") or 1,
         }
+        return found | {key: first[key] for key in ("rank", "phase", "memory") if first.get(key) is not None}
     return _from_log(run, ended)
 
 

@@ -13,6 +13,7 @@ from engine.findings import Finding
 from engine.recipe.limits import SUPPORTED
 from engine.run.gpus import Placement
 from engine.text import _, number
+from engine.workspace import RunFolder
 
 if TYPE_CHECKING:
     from engine.plan.plan import Result
@@ -135,6 +136,11 @@ def _remarks(result: Result, given: dict[str, Any]) -> list[Finding]:
         found.append(Finding("does_not_fit", "error", describe(result), fix, key="memory"))
     elif result.verdict == "tight":
         found.append(Finding("does_not_fit", "warning", _("tight: {what}").format(what=describe(result)), fix))
+    if result.verdict != "no" and not result.resumable:
+        detail = _("it could not be resumed: loading its checkpoint takes {gb} GB").format(
+            gb=number(result.resume / GB, 1)
+        )
+        found.append(Finding("does_not_fit", "warning", detail, _("more GPUs, or sharding: fsdp2"), key="resume"))
     for mount in result.mounts:
         if not mount.runs:
             level: Literal["warning", "error"] = "warning" if mount.possible else "error"
@@ -202,3 +208,28 @@ def refuse(planned: Planned, *, where: str, force: bool) -> None:
             where=where,
             fix=fix,
         )
+
+
+def refuse_resume(document: dict[str, Any] | None, run: RunFolder, *, force: bool) -> None:
+    """Stop a resume whose checkpoint does not fit while it is loaded: that may take more than training.
+
+    Args:
+        document: plan.json's content; without one nothing is said.
+        run: the run, for the error.
+        force: go on all the same.
+
+    Raises:
+        PlanRefused: it does not fit.
+    """
+    result = (document or {}).get("result") or {}
+    card = result.get("per_gpu") or {}
+    needs, capacity = card.get("resume_gb"), card.get("capacity_gb")
+    if force or not needs or not capacity or needs <= capacity:
+        return
+    text = _("loading the checkpoint takes {needs} GB on each GPU, of {capacity} GB")
+    if ((document or {}).get("request") or {}).get("gpu") == "cpu":
+        text = _("loading the checkpoint takes {needs} GB of this server's memory, of {capacity} GB")
+    raise PlanRefused(
+        text.format(needs=number(needs, 1), capacity=number(capacity, 1)), result, where=str(run.plan),
+        fix=_("more GPUs (--gpus N) or larger ones; --force tries it anyway"),
+    )  # fmt: skip

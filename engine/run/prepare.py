@@ -71,7 +71,7 @@ def prepare(
     loaded = recipes.load(source, list(overrides))
     findings = recipes.check(loaded, run=True)
     refuse_errors(findings, str(source))
-    findings += datacheck.look(loaded.recipe)
+    findings += datacheck.look(loaded.recipe, workspace.root)
     refuse_errors(findings, str(source), force=force)
     workspace.prepare()
     on_cpu = loaded.recipe.get("device") == "cpu" or loaded.recipe.get("use_cpu") is True

@@ -29,7 +29,14 @@ FREE = frozenset(
 )  # fmt: skip
 
 
-def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None, changes: Sequence[str] = ()) -> Started:
+def resume(
+    run: RunFolder,
+    *,
+    step: int | None = None,
+    gpus: int | None = None,
+    changes: Sequence[str] = (),
+    force: bool = False,
+) -> Started:
     """Take a run up again from the newest checkpoint whose content is whole.
 
     Args:
@@ -37,8 +44,10 @@ def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None, 
         step: the checkpoint to go on from instead.
         gpus: how many GPUs; by default as many as before. The global batch stays what it was.
         changes: `key=value` texts for keys that may change on the way (`FREE`).
+        force: go on though loading the checkpoint does not fit by the plan.
 
     Raises:
+        PlanRefused: loading the checkpoint takes more memory than there is.
         UsageError: the run is alive, done, its global batch cannot be divided among that many GPUs, or a change is
             not one that can be made now.
         GateError: there is nothing to resume from.
@@ -65,7 +74,7 @@ def resume(run: RunFolder, *, step: int | None = None, gpus: int | None = None, 
         chosen, skipped = choice.choose(run.checkpoints, step=step)
         if chosen is None:
             raise nothing_to_resume(run, step, skipped)
-        return _go_on(run, lock, state, chosen, skipped, gpus, values, python, restarts)
+        return _go_on(run, lock, state, chosen, skipped, gpus, values, python, restarts, force)
     finally:
         lock.release()
 
@@ -80,6 +89,7 @@ def _go_on(
     values: dict[str, Any],
     python: str,
     restarts: int,
+    force: bool,
 ) -> Started:
     from engine.run.progress import from_checkpoint
     from engine.run.statefile import fresh
@@ -91,12 +101,15 @@ def _go_on(
         was = comparison.setup_before(run, state, chosen.entry)
         if len(placement.gpus) != len(before) or values:
             document, given = resolve_again(run, placement, values)
-            write_json(run.resolved, document)
             plan = planned.make(workspace.root, document["recipe"], placement, given=given, auto=False)
+            planned.refuse_resume(plan.document, run, force=force)
+            write_json(run.resolved, document)
             if plan.document is None:
                 run.plan.unlink(missing_ok=True)  # that of the other setup says nothing any more
             else:
                 write_json(run.plan, plan.document)
+        else:
+            planned.refuse_resume(read_plan(run), run, force=force)
         report = comparison.report(run, state, chosen, was, comparison.setup_after(run, placement), skipped)
         entry = chosen.entry
         old = {key: state[key] for key in ("created", "max_steps", "restarts") if key in state}

@@ -133,9 +133,22 @@ def status(run: RunFolder) -> dict[str, Any]:
             "disk": (sample or {}).get("disk"),
             "events": _last_events(run),
             "at_risk": at_risk(run, state),
+            "diagnosis": _diagnosis(run) if row["error"] is not None and row["state"] in ENDED else None,
+            "drill": journal.last(run.path / "drills.jsonl"),
         }
     )
     return row
+
+
+def _diagnosis(run: RunFolder) -> dict[str, Any] | None:
+    """The post-mortem; logs of any content must not keep a command from showing the rest."""
+    from engine.run.diagnose import diagnose
+
+    try:
+        found = diagnose(run)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+    return None if found is None else found.to_json()
 
 
 def read_plan(run: RunFolder) -> dict[str, Any] | None:

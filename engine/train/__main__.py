@@ -55,7 +55,7 @@ def main(argv: list[str]) -> NoReturn:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the error file must tell
         traceback.print_exc()
         step = program.reached() if program else 0
-        failure.record(rank, failure.explain(error, step), step)
+        failure.record(rank, failure.explain(error, step), step, error)
         events.append("end", step=step, outcome="failed", saved_step=None)
         events.sync()
         # Not a plain return: what was left of a broken process group can hang in its destructors.

@@ -65,6 +65,12 @@ def _show(document: dict[str, Any], out: Output) -> None:
         for label, key in ((_("at"), "where"), (_("fix"), "fix")):
             if error.get(key) and error[key] != document["path"]:
                 out.field(label, str(error[key]))
+    if diagnosis := document.get("diagnosis"):
+        out.field(_("why"), diagnosis["title"])
+        out.note(_("  ftui explain {run}   shows where that can be read, and what to do").format(run=document["name"]))
+    if drill := document.get("drill"):
+        text = _("a resume from step {step} works") if drill.get("passed") else _("a resume from step {step} fails")
+        out.field(_("drilled"), text.format(step=number(drill.get("step") or 0)), "ok" if drill["passed"] else "error")
     for event in (document.get("events") or [])[-8:]:
         if told := describe(event):
             out.line(told, "dim")
