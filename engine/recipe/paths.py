@@ -79,15 +79,10 @@ def is_path(key: str, value: Any) -> bool:
 
 def unsupported(key: str, value: str) -> tuple[str, str] | None:
     """What this version cannot read, as (what, fix)."""
-    if source(key, value) == "remote":
+    if key not in DATA_KEYS and source(key, value) == "remote":
         return (
             _("{key}: a place on a remote ({value}) cannot be read yet").format(key=key, value=value[:80]),
             _("copy it to this server and give the path"),
-        )
-    if key in DATA_KEYS and source(key, value) == "hub":
-        return (
-            _("{key}: data from the hub ({value}) cannot be read yet").format(key=key, value=value[:80]),
-            _("download it to this server and give the path"),
         )
     return None
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engine.data import training
+from engine.data import places, training
 from engine.data.sources import PLAIN, SUFFIXES
+from engine.data.sources import resolve as data_files
 from engine.data.tally import Tally
 from engine.errors import UsageError
 from engine.text import _
@@ -37,22 +38,22 @@ def locate(job: Job) -> list[Path]:
         raise UsageError(
             _("the recipe names no training data"), where="dataset_path", fix=_("set dataset_path"), kind="no_dataset"
         )
-    if name.startswith(("hf://", "remote:")):
-        raise UsageError(
-            _("this version reads training data from files only"),
-            where=name,
-            fix=_("download it first and set dataset_path to the file"),
-            kind="not_supported",
-        )
-    return resolve(name)
+    return resolve(name, job.cache)
 
 
-def resolve(name: str) -> list[Path]:
-    """The files behind a recipe's dataset_path: a file, a folder, a glob, or a built-in set.
+def resolve(name: str, cache: Path | None = None) -> list[Path]:
+    """The files behind a recipe's dataset_path: a file, a folder, a glob, a built-in set, or what is fetched first.
+
+    Args:
+        name: as the recipe has it.
+        cache: where files of a remote go; None takes the workspace's.
 
     Raises:
         UsageError: there are none.
+        FtuiError: they could not be fetched.
     """
+    if places.is_far(name):
+        return data_files([name], cache)
     if name.startswith(builtin.PREFIX):
         return [builtin.dataset_path(name)]
     path = Path(name).expanduser()

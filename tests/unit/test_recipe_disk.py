@@ -141,13 +141,12 @@ def test_output_dir(place):
     assert not (place / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["eval_dataset_path: remote:data/x.jsonl", "eval_dataset_path: hf://a/b"],
-)
-def test_places_that_this_version_cannot_read(place, line):
-    assert seen(check(place, line + "\n")) == [("warning", "not_supported_yet", [FIRST])]
-    assert seen(check(place, line + "\n", run=True)) == [("error", "not_supported_yet", [FIRST])]
+@pytest.mark.parametrize("place_of_data", ["remote:data/x.jsonl", "hf://a/b"])
+def test_data_elsewhere_is_fetched_later_and_a_model_on_a_remote_is_refused(place, place_of_data):
+    assert seen(check(place, f"eval_dataset_path: {place_of_data}\n", run=True)) == []
+    body = "model_name_or_path: remote:models/x\ndataset_path: builtin:support\n"
+    found = recipe.check(load(place, body, base=""), run=True)
+    assert [(f.level, f.kind) for f in found] == [("error", "not_supported_yet")]
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a/" * 3000 + "b", '"\\u0001"'], ids=["long", "deep", "control"])

@@ -115,7 +115,7 @@ class _Maker:
         job = self.job
         train_files = rows.locate(job)
         eval_path = job.get("eval_dataset_path")
-        eval_files = rows.resolve(str(eval_path)) if eval_path else []
+        eval_files = rows.resolve(str(eval_path), job.cache) if eval_path else []
         if source.to_come(job) == "builtin":
             self.events.append("phase", phase="load", doing="builtin")
         path = source.locate(job, Ranks(dataclasses.replace(job.rank, world_size=1)))
