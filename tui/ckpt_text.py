@@ -89,20 +89,21 @@ def show_report(report: verify.Report, folder: Path, out: Output) -> None:
         out.line(_("  not exactly the run that it was: see above"), "warning")
 
 
-def show_plan(plan: pruning.Plan, removed: set[Path], run: str, out: Output) -> None:
-    """Which checkpoints go and which stay, and why."""
+def show_plan(plan: pruning.Plan, removed: set[Path], run: str, out: Output, *, done: bool) -> None:
+    """Which checkpoints go, of which only the weights stay, and why; `done`: it was carried out."""
     from engine.text import gigabytes, number
 
     rows = []
     for verdict in plan.verdicts:
-        what = _("removed") if verdict.entry.path in removed else _("goes") if verdict.goes else _("stays")
+        words = {"go": _("goes"), "reduce": _("weights stay"), "stay": _("stays")}
+        what = _("removed") if verdict.entry.path in removed else words[verdict.action]
         rows.append([number(verdict.entry.step), gigabytes(verdict.entry.bytes), what, verdict.reason])
     if not rows:
         out.line(_("{run} has no checkpoints yet").format(run=run))
         return
     out.table([_("step"), _("size"), "", _("because")], rows, right=frozenset({0, 1}))
-    going = sum(verdict.goes for verdict in plan.verdicts)
-    if removed:
+    going = sum(verdict.action != "stay" for verdict in plan.verdicts)
+    if done and going:
         out.line(_("{size} freed").format(size=gigabytes(plan.bytes)), "ok")
     elif going:
         out.line(_("{size} would be freed; nothing was removed").format(size=gigabytes(plan.bytes)))

@@ -31,6 +31,7 @@ class Inspection:
         self.tensors: dict[str, list[Tensor] | None] = {}  # of each file with weights; None: it cannot be read
         self.attempt = 0
         self.sealed = False
+        self.only_weights = False  # all that retention kept of it
         self._hashes: dict[str, str] = {}
         self._checksums: dict[str, list[Checksum]] = {}
         self._others: dict[str, list[Tensor]] = {}  # of optimizer and scheduler
@@ -54,7 +55,11 @@ class Inspection:
         for name, file in self.files.items():
             self._look_at(name, file)
         world_size = self._read_manifest()
-        layout.check(self.files, world_size, self.problems)
+        if self.only_weights:
+            self.problems.add("weights_only", "note", _("retention kept only its weights: nothing resumes from it"))
+            layout.check_weights(self.files, self.problems)
+        else:
+            layout.check(self.files, world_size, self.problems)
         self._look_at_shards(shards.check_dcp(self.files, self.problems))
         for name, value in self.json.items():
             if name.endswith(".index.json"):
@@ -154,7 +159,9 @@ class Inspection:
         if not isinstance(value, dict) or not isinstance(listed, dict):
             self.problems.add("bad_json", "error", _("it is not a manifest"), manifest.NAME)
             return None
-        self.sealed = manifest.read(self.folder) is not None
+        content = manifest.read(self.folder)
+        self.sealed = content is not None
+        self.only_weights = content is not None and content.tier == manifest.WEIGHTS
         for name, entry in listed.items():
             self._compare(name, entry if isinstance(entry, dict) else {})
         for name in sorted(self.files.keys() - listed.keys() - {manifest.NAME}):

@@ -31,7 +31,7 @@ def check(files: Mapping[str, File], world_size: int | None, problems: Problems)
         world_size: how many ranks saved it, where the manifest says so.
         problems: takes what is missing.
     """
-    _weights(files, problems)
+    check_weights(files, problems)
     zero = any(_ZERO_DIR.match(name) for name in files)
     if not zero:  # ZeRO keeps optimizer and scheduler in its own files
         if not any(_OPTIMIZER.match(name) for name in files):
@@ -50,7 +50,8 @@ def _missing(name: str, problems: Problems) -> None:
     problems.add("missing_file", "error", _("{file} is missing").format(file=name), name)
 
 
-def _weights(files: Mapping[str, File], problems: Problems) -> None:
+def check_weights(files: Mapping[str, File], problems: Problems) -> None:
+    """Report weights or an adapter that are missing."""
     adapter = any(_ADAPTER.match(name) for name in files)
     full = any(_FULL.match(name) for name in files)
     if not (adapter or full or any(_SHARDED.match(name) for name in files)):

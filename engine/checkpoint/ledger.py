@@ -31,6 +31,7 @@ class Entry:
     world_size: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+    tier: str = "full"
 
 
 def _lacking(content: manifest.Manifest) -> tuple[builtins.list[str], builtins.list[str]]:
@@ -76,6 +77,7 @@ def inspect(folder: Path, *, check_hash: bool = False) -> Entry | None:
         "attempt": content.attempt,
         "world_size": content.world_size,
         "metrics": content.metrics,
+        "tier": content.tier,
     }
     problem: str | None
     if content.step != step:
@@ -84,6 +86,8 @@ def inspect(folder: Path, *, check_hash: bool = False) -> Entry | None:
     if bad := manifest.damage(folder, content, check_hash=check_hash):
         problem = _("missing or damaged: {files}").format(files=", ".join(bad[:5]))
         return Entry(step, folder, "broken", problem=problem, **found)  # type: ignore[arg-type]
+    if content.tier == manifest.WEIGHTS:
+        return Entry(step, folder, "complete", problem=_("only its weights were kept"), **found)  # type: ignore[arg-type]
     lacking, random = _lacking(content)
     problem = _("it lacks {files}").format(files=", ".join((lacking + random)[:5])) if lacking or random else None
     return Entry(

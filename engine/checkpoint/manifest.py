@@ -7,24 +7,31 @@ a folder with a manifest is whole, and a folder without one was never a checkpoi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.files import fsync_dir, read_json, sha256_file, write_json
+from engine.text import _
 
 NAME = "MANIFEST.json"
+WEIGHTS = "weights"  # the tier of a checkpoint of which only those were kept
 FORMAT = 1
 _READERS = 4  # hashing waits for the disk as much as for the processor; hashlib runs without the interpreter lock
 
 
 @dataclass
 class Manifest:
-    """What a sealed checkpoint holds: `files` maps each path inside it to its size and SHA-256."""
+    """What a sealed checkpoint holds: `files` maps each path inside it to its size and SHA-256.
+
+    `tier` is "full", or "weights" where only those were kept.
+    """
 
     step: int
     world_size: int = 1
@@ -35,6 +42,7 @@ class Manifest:
     metrics: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format: int = FORMAT
+    tier: str = "full"
 
     @property
     def bytes(self) -> int:
@@ -75,7 +83,9 @@ def _hash_and_sync(path: Path) -> dict[str, Any]:
         return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def seal(staging: Path, final: Path, meta: dict[str, Any]) -> Manifest:
+def seal(
+    staging: Path, final: Path, meta: dict[str, Any], known: Mapping[str, dict[str, Any]] | None = None
+) -> Manifest:
     """Turn the finished content of `staging` into the checkpoint `final`.
 
     A checkpoint that already has that name (an earlier attempt reached the same step, or it is broken) is
@@ -85,16 +95,22 @@ def seal(staging: Path, final: Path, meta: dict[str, Any]) -> Manifest:
         staging: a folder on the same file system as `final`; nobody writes to it any more.
         final: where the checkpoint is to be.
         meta: fields of the manifest, at least `step`.
+        known: entries of files that were hashed while they were written and are durable; the others are read.
 
     Raises:
         OSError: nothing was sealed; `staging` is still there.
     """
+    known = known or {}
     names = sorted(
         path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file() and path.name != NAME
     )
+    for name, entry in known.items():
+        if os.stat(staging / name).st_size != entry["size"]:  # another writer, or a file system that lost a part
+            raise OSError(errno.EIO, _("a file is not as long as what was written"), str(staging / name))
+    rest = [name for name in names if name not in known]
     with ThreadPoolExecutor(_READERS) as pool:
-        entries = list(pool.map(lambda name: _hash_and_sync(staging / name), names))
-    manifest = Manifest(**meta, files=dict(zip(names, entries, strict=True)))
+        read = dict(zip(rest, pool.map(lambda name: _hash_and_sync(staging / name), rest), strict=True))
+    manifest = Manifest(**meta, files={name: known.get(name) or read[name] for name in names})
     for folder in [path for path in staging.rglob("*") if path.is_dir()]:
         fsync_dir(folder)
     write_json(staging / NAME, asdict(manifest))

@@ -51,6 +51,7 @@ def _fix(kind: str) -> str:
         "truncated_zip": older,
         "unreadable": _("check its permissions and the disk (dmesg)"),
         "unsafe_pickle": _("do not load this file with anything but safe loading; find out where it came from"),
+        "weights_only": _("nothing to do: resume from a full checkpoint; this one is for merging and evaluating"),
         "zero_byte": _("the save was cut short (full disk, crash): ") + older,
         "zero_lora_b": _("the adapter has learned nothing: check that LoRA layers were trained, and the learning rate"),
     }.get(kind, older)

@@ -195,8 +195,8 @@ def _checked(inspection: Inspection) -> Checked:
         problems.findings,
         len(inspection.files),
         inspection.bytes,
-        resumable=not problems.broken and not foreign,
-        exact=problems.exact and not foreign,
+        resumable=not problems.broken and not foreign and not inspection.only_weights,
+        exact=problems.exact and not foreign and not inspection.only_weights,
         attempt=inspection.attempt,
     )
 

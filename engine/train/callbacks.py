@@ -45,6 +45,8 @@ class JournalCallback(TrainerCallback):
             self._flops = flops.per_token(kwargs["model"], length if getattr(args, "packing", False) else length // 2)
             self._peak = flops.peak(torch.cuda.get_device_name(args.device))
             torch.cuda.reset_peak_memory_stats()
+        if args.save_strategy != "no":
+            self.saver.warm_up(kwargs["model"])
         self._mark = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -15,25 +16,28 @@ PENDING = 10_000  # lines kept in memory while the disk takes none
 class Events:
     """Appends to journal.jsonl on rank 0 and does nothing elsewhere.
 
-    A full disk does not stop the training: lines wait in memory, with their time, until there is room.
+    A full disk does not stop the training: lines wait in memory, with their time, until there is room. A save in the
+    background tells of itself from its own thread.
     """
 
     def __init__(self, path: Path | None, attempt: int) -> None:
         self._writer = JournalWriter(path, attempt=attempt) if path else None
         self._pending: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PENDING)
+        self._lock = threading.Lock()
 
     def append(self, event: str, **fields: Any) -> None:
         """Append one event."""
         if self._writer is None:
             return
-        self._pending.append((event, {"time": time.time(), **fields}))
-        try:
-            while self._pending:
-                name, values = self._pending[0]
-                self._writer.append(name, **values)
-                self._pending.popleft()
-        except OSError as error:
-            print(f"journal: {error}; {len(self._pending)} lines wait", flush=True)  # noqa: T201 - the rank's log
+        with self._lock:
+            self._pending.append((event, {"time": time.time(), **fields}))
+            try:
+                while self._pending:
+                    name, values = self._pending[0]
+                    self._writer.append(name, **values)
+                    self._pending.popleft()
+            except OSError as error:
+                print(f"journal: {error}; {len(self._pending)} lines wait", flush=True)  # noqa: T201 - the rank's log
 
     def sync(self) -> None:
         """Make the lines durable."""

@@ -10,6 +10,7 @@ from typing import Any
 from engine.errors import FtuiError
 from engine.files import fsync_dir
 from engine.text import _
+from engine.train import exporting
 from engine.train.job import Job
 from engine.train.ranks import Ranks
 
@@ -25,7 +26,7 @@ def write_final(job: Job, ranks: Ranks, trainer: Any, tokenizer: Any) -> None:
     staging = job.run.path / ".staging-final"
     if ranks.first:
         shutil.rmtree(staging, ignore_errors=True)
-    trainer.save_model(str(staging))  # on all ranks: sharded weights are gathered
+    exporting.export(trainer, str(staging))  # on all ranks: sharded weights are gathered
     ranks.by_first(lambda: _commit(job, staging, tokenizer))
 
 

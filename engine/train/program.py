@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import transformers
 from engine.checkpoint import ledger, manifest, retention
 from engine.errors import GateError
 from engine.text import _
-from engine.train import adapters, arguments, checks, data, environment, finish, model, source, tasks
+from engine.train import adapters, arguments, checks, data, environment, finish, model, sharding, source, tasks
 from engine.train import job as jobs
 from engine.train.callbacks import ControlCallback, JournalCallback
 from engine.train.events import Events
@@ -45,6 +46,7 @@ class Program:
         rank, job = self.rank, self.job
         resumed = self._resumed()
         transformers.utils.logging.disable_progress_bar()
+        os.environ.update(sharding.environment(job.recipe))
         args = arguments.build(job)  # also makes the process group
         ranks = Ranks(rank)
         ranks.connect()
@@ -116,6 +118,7 @@ class Program:
         )
         if adapter is not None:
             adapters.keep_precision(job, trainer.model)
+        trainer.own_optimizer = job.get("optim")
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer
 
@@ -126,7 +129,8 @@ class Program:
             rank.run.checkpoints,
             ranks,
             self.events,
-            limit=job.recipe.get("save_total_limit"),
+            policy=retention.Policy.of(job.recipe),
+            background=job.recipe.get("async_save"),
             meta={
                 "world_size": rank.world_size,
                 "attempt": rank.attempt,

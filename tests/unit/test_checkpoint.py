@@ -167,37 +167,6 @@ def test_a_hostile_manifest_cannot_point_outside(box: Path) -> None:
     assert ledger.newest(box) is None
 
 
-def test_retention_keeps_newest_best_protected_and_what_is_not_ours(box: Path) -> None:
-    for step in (1, 2, 3, 4, 5):
-        sealed(box, step)
-    (box / "checkpoint-0").mkdir()  # no seal: somebody else's
-    gone = retention.retire(box, 2, best=str(box / "checkpoint-1"), keep={"checkpoint-2"})
-    assert [path.name for path in gone] == ["checkpoint-3"]
-    assert sorted(path.name for path in box.iterdir()) == [f"checkpoint-{n}" for n in (0, 1, 2, 4, 5)]
-
-
-def test_retention_never_lets_a_broken_one_push_a_whole_one_out(box: Path) -> None:
-    for step in (1, 2, 3):
-        sealed(box, step)
-    (box / "checkpoint-3" / "optimizer.pt").unlink()
-    retention.retire(box, 1)
-    newest = ledger.newest(box)
-    assert newest is not None and newest.step == 2
-
-
-@pytest.mark.parametrize("content", ["{", '{"checkpoints": "checkpoint-1"}', "[]"])
-def test_nothing_is_deleted_while_the_protected_list_cannot_be_read(box: Path, content: str) -> None:
-    checkpoints, backup = box / "checkpoints", box / "backup"
-    backup.mkdir()
-    assert retention.protected(backup) == set()
-    for step in (1, 2, 3):
-        sealed(checkpoints, step)
-    (backup / "protected.json").write_text(content)
-    assert retention.retire(checkpoints, 1, keep=retention.protected(backup)) == []
-    (backup / "protected.json").write_text('{"format": 1, "checkpoints": ["checkpoint-1"]}')
-    assert [p.name for p in retention.retire(checkpoints, 1, keep=retention.protected(backup))] == ["checkpoint-2"]
-
-
 def test_cleaning_removes_leftovers_and_brings_a_half_replaced_one_back(box: Path) -> None:
     sealed(box, 1).rename(box / ".replaced-checkpoint-1")  # killed between the two renames
     staged(box, 1)

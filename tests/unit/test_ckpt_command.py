@@ -107,10 +107,10 @@ def test_nothing_to_resume_from(run, capsys):
 
 def test_retention_leaves_pinned_ones(run, capsys):
     assert ftui(capsys, "pin", "mine", "10")[1]["pinned"] == ["checkpoint-10"]
-    retention.retire(run / "checkpoints", 1, keep=retention.protected(run / "backup"))
+    retention.retire(run / "checkpoints", retention.Policy(keep_last=1))
     assert steps_of(run) == [10, 40]
     assert ftui(capsys, "unpin", "mine", "10")[1]["pinned"] == []
-    retention.retire(run / "checkpoints", 1, keep=retention.protected(run / "backup"))
+    retention.retire(run / "checkpoints", retention.Policy(keep_last=1))
     assert steps_of(run) == [40]
 
 

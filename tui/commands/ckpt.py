@@ -137,7 +137,7 @@ def _list(args: argparse.Namespace, out: Output) -> int:
         [
             ">" if row["newest"] else "",
             number(row["step"]),
-            row["state"] if row["resumable"] or row["state"] != "complete" else _("partial"),
+            _state_word(row),
             value(row["loss"]),
             value(row["eval_loss"]),
             gigabytes(row["bytes"]) if row["bytes"] else "-",
@@ -161,6 +161,12 @@ def _list(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def _state_word(row: dict[str, Any]) -> str:
+    if row["state"] != "complete" or row["resumable"]:
+        return str(row["state"])
+    return _("weights") if row["tier"] == "weights" else _("partial")
+
+
 def _row(entry: ledger.Entry, pinned: set[str], best: str | None, newest: ledger.Entry | None) -> dict[str, Any]:
     try:
         changed: float | None = entry.path.stat().st_mtime
@@ -170,6 +176,7 @@ def _row(entry: ledger.Entry, pinned: set[str], best: str | None, newest: ledger
         "step": entry.step,
         "path": str(entry.path),
         "state": entry.state,
+        "tier": entry.tier,
         "resumable": entry.resumable,
         "problem": entry.problem,
         "bytes": entry.bytes,
@@ -285,14 +292,16 @@ def _prune(args: argparse.Namespace, out: Output) -> int:
                 "path": str(verdict.entry.path),
                 "bytes": verdict.entry.bytes,
                 "goes": verdict.goes,
+                "action": verdict.action,
+                "frees": verdict.frees,
                 "removed": verdict.entry.path in removed,
                 "reason": verdict.reason,
             }
             for verdict in plan.verdicts
         ]
-        out.json({"run": run.name, "keep": plan.limit, "bytes": plan.bytes, "checkpoints": rows})
+        out.json({"run": run.name, "keep": plan.policy.keep_last, "bytes": plan.bytes, "checkpoints": rows})
         return 0
-    show_plan(plan, removed, run.name, out)
+    show_plan(plan, removed, run.name, out, done=args.yes and not args.dry_run)
     return 0
 
 
