@@ -13,7 +13,6 @@ SUPPORTED: dict[str, tuple[object, ...]] = {
     "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3", "pipeline"),
     "backend": ("trl",),
     "num_machines": (1,),
-    "fp8": (False,),
     "deepspeed": (None,),
     "fsdp": (None, False, ""),
     "parallelism_config": (None,),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.recipe.model import Recipe
 
 FIRST_BF16 = 8.0  # compute capability of Ampere
+FIRST_FP8 = 8.9  # of Ada; Hopper follows
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,31 @@ def here(recipe: Recipe) -> tuple[int, bool]:
 
 
 def _bf16(gpus: Sequence[Gpu]) -> bool:
-    return all(gpu.capability is None or float(gpu.capability) >= FIRST_BF16 for gpu in gpus)
+    return all(_at_least(gpu, FIRST_BF16) for gpu in gpus)
+
+
+def _at_least(gpu: Gpu, capability: float) -> bool:
+    """Whether a card is of this CUDA generation or newer; yes where it is not known, and of AMD's names for theirs."""
+    try:
+        return float(gpu.capability or capability) >= capability
+    except ValueError:
+        return True
+
+
+def refuse_fp8(cards: Sequence[Gpu]) -> None:
+    """Stop a run in FP8 on cards that do not compute it.
+
+    Raises:
+        DoesNotFit: one of them does not.
+    """
+    for gpu in cards:
+        if not _at_least(gpu, FIRST_FP8):
+            raise DoesNotFit(
+                _("{card} computes no FP8: cards of compute capability 8.9 and newer do").format(card=gpu.name),
+                where="fp8",
+                fix=_("delete fp8: bf16 is used then"),
+                kind="no_fp8",
+            )
 
 
 def _refuse_broken_driver(probe: object) -> None:

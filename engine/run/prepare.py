@@ -11,7 +11,7 @@ from engine.errors import UsageError
 from engine.findings import Finding
 from engine.run import datacheck, planned
 from engine.run.datacheck import FORCIBLE
-from engine.run.gpus import Placement, place
+from engine.run.gpus import Placement, place, refuse_fp8
 from engine.run.planned import Planned
 from engine.text import _
 from engine.workspace import Workspace
@@ -79,6 +79,8 @@ def prepare(
     processes = loaded.recipe.get("num_gpus") or 1  # of ranks beside each other on the CPU
     placement = place(workspace, count=count, force=force if in_use is None else in_use, processes=processes)
     try:
+        if loaded.recipe.get("fp8"):
+            refuse_fp8(placement.cards)
         resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
         given = loaded.recipe.given
         auto = given.get("sharding", "auto") == "auto"

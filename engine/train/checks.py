@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from engine.errors import FtuiError
 from engine.text import _
-from engine.train import sharding
+from engine.train import fp8, sharding
 from engine.train.job import Job
 from engine.train.model import device, wants_4bit
 
@@ -52,6 +52,8 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
         found.append(("global_batch_size", int(batch), per_device * args.gradient_accumulation_steps * world))
     if wants_4bit(job):
         found.append(("load_in_4bit", True, _has_4bit(model)))
+    if job.get("fp8", False):
+        found.append(("fp8", True, fp8.count(model) > 0))
     if attention := job.get("attn_implementation"):
         found.append(("attn_implementation", attention, getattr(model.config, "_attn_implementation", None)))
     trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]

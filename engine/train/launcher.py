@@ -46,6 +46,18 @@ def _python_path(value: str) -> str:
     return os.pathsep.join(e for e in entries if Path(e).resolve() == ours or not (Path(e) / "engine").exists())
 
 
+def _visible(gpus: Sequence[str]) -> dict[str, str]:
+    """The variables that leave the ranks these GPUs alone. CUDA takes uuids; ROCm takes numbers, under both names."""
+    if all(gpu.isdigit() or gpu.startswith(("GPU-", "MIG-")) for gpu in gpus):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    from engine.hardware.gpus import Probe
+
+    with Probe() as probe:
+        ids = {gpu.uuid: gpu.visible_id for gpu in probe.list()}
+    numbers = ",".join(ids.get(gpu, gpu) for gpu in gpus)
+    return {"CUDA_VISIBLE_DEVICES": numbers, "HIP_VISIBLE_DEVICES": numbers}
+
+
 def command(
     run: RunFolder,
     *,
@@ -101,6 +113,6 @@ def command(
         FTUI_ATTEMPT=str(attempt),
         FTUI_RESUME_FROM=os.fspath(resume_from) if resume_from else "",
         CUDA_DEVICE_ORDER="PCI_BUS_ID",  # so that an index means the same card as in NVML
-        CUDA_VISIBLE_DEVICES=",".join(str(gpu) for gpu in gpus),
+        **_visible([str(gpu) for gpu in gpus]),
     )
     return arguments, env

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from engine.errors import UsageError
 from engine.text import _
-from engine.train import sharding
+from engine.train import fp8, sharding
 from engine.train.job import Job
 from engine.train.source import first_line, hub_options, load_tokenizer, locate, to_come  # noqa: F401
 
@@ -91,8 +91,12 @@ def load_model(job: Job, path: str) -> Any:
     Raises:
         UsageError: the weights are missing or damaged, or the attention implementation is not installed.
     """
+    if job.get("fp8", False):
+        fp8.refuse(device(job))
     model, config = _loaded(job, path)
     model.config.use_cache = False
+    if job.get("fp8", False):
+        fp8.convert(model)
     if config is not None and job.get("kbit_prepare", False):
         from peft import prepare_model_for_kbit_training
 

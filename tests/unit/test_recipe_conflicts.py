@@ -181,7 +181,7 @@ def test_a_secret_goes_no_further(tmp_path):
     assert "hf_secret" not in str([f.to_json() for f in loaded.findings]) + str(loaded.recipe)
 
 
-@pytest.mark.parametrize("body", ["report_to: wandb", "backend: unsloth", "fp8: true", "num_machines: 2"])
+@pytest.mark.parametrize("body", ["report_to: wandb", "backend: unsloth", "num_machines: 2"])
 def test_what_this_version_cannot_do_is_said(tmp_path, body):
     assert seen(load(tmp_path, body + "\n").findings) == [("warning", "not_supported_yet", [FIRST])]
 

@@ -13,6 +13,8 @@ import pytest
 
 from engine.errors import FtuiError, UsageError
 from engine.files import write_json
+from engine.hardware.device import Gpu
+from engine.run import gpus
 from engine.train import builtin, job, launcher, rows
 from engine.train.events import answered
 from engine.train.rank import Rank
@@ -129,7 +131,6 @@ def the_job(folder: Path, world_size: int = 1, **recipe: Any) -> job.Job:
 @pytest.mark.parametrize(
     ("recipe", "where"),
     [
-        ({"fp8": True}, "fp8"),
         ({"backend": "unsloth"}, "backend"),
         ({"num_machines": 2}, "num_machines"),
         ({"deepspeed": "zero3.json"}, "deepspeed"),
@@ -170,6 +171,17 @@ def test_the_launchers_environment(tmp_path: Path) -> None:
         "FTUI_RUN": str(run.path), "FTUI_ATTEMPT": "3", "FTUI_RESUME_FROM": "",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,GPU-1",
     }  # fmt: skip
+
+
+def test_amd_cards_are_chosen_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [Gpu(index, f"54ff-{index}", "AMD Instinct MI300X", vendor="amd", capability="gfx942") for index in (0, 1)]
+    monkeypatch.setattr("engine.hardware.gpus.Probe.list", lambda _self: cards)
+    _argv, env = launcher.command(RunFolder(tmp_path), python="py", nproc=1, gpus=["54ff-1"], base={})
+    assert env["HIP_VISIBLE_DEVICES"] == env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert gpus._bf16(cards)
+    gpus.refuse_fp8(cards)
+    with pytest.raises(FtuiError, match="computes no FP8"):
+        gpus.refuse_fp8([Gpu(0, "GPU-0", "NVIDIA A100", capability="8.0")])
 
 
 def test_the_ranks_get_the_time_that_a_save_takes(tmp_path: Path) -> None:
