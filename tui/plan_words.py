@@ -177,10 +177,7 @@ def host(result: Result) -> str:
 def warnings(result: Result) -> list[str]:
     """What does not fit beside the cards' memory, and what the count rests on."""
     found = []
-    server = result.context.server
     found += disks(result)
-    if server and server.ram_gb and result.storage.host > server.ram_gb * GB:
-        found.append(_("the server has only {gb} GB of memory").format(gb=number(server.ram_gb)))
     return found
 
 

@@ -37,7 +37,7 @@ class Memory:
     phases: tuple[Phase, ...]
     state: State
     forward: float  # one layer's forward without gradients
-    resume: float  # while a checkpoint is loaded
+    resume: float  # while a checkpoint is loaded: its states become the optimizer's without a copy
 
     @property
     def peak(self) -> Phase:
@@ -186,7 +186,7 @@ def memory(r: Request) -> Memory:
     evaluation = _evaluation(r, base, ring, last)
     if evaluation:
         phases.append(evaluation)
-    return Memory(tuple(phases), st, last[1].no_grad_peak, _resume(r, st))
+    return Memory(tuple(phases), st, last[1].no_grad_peak, st.weights + st.optimizer)
 
 
 def _end(
@@ -221,15 +221,6 @@ def _end(
     return Phase(
         "end of backward", base | {"gradients": st.gradients, "activations": activations, "transients": transients}
     )
-
-
-def _resume(r: Request, st: State) -> float:
-    """Loading a checkpoint: the trainer reads the optimizer's file onto each of several GPUs, then copies from it.
-
-    On one GPU it reads into host memory; sharded checkpoints are read in place.
-    """
-    again = st.optimizer if r.sharding == "ddp" else 0.0
-    return st.weights + st.optimizer + again
 
 
 def _evaluation(r: Request, base: dict[str, float], ring: float, last: tuple[Block, object]) -> Phase | None:

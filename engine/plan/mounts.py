@@ -1,4 +1,4 @@
-"""The disks of this machine, each with what a run would put on it: the hub's cache and the workspace may be on two."""
+"""What this machine has beside GPUs: its disks, each with what a run would put on it, and its memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.hardware import disk
+from engine.hardware import disk, host
 from engine.plan import models, storage
 from engine.plan.request import Request
 from engine.plan.storage import Storage
@@ -117,6 +117,11 @@ def free(place: Path) -> float | None:
     """Bytes that are free where a folder is, or will be."""
     found: int | None = disk.sample(place)["free"]
     return None if found is None else float(found)
+
+
+def host_memory() -> float:
+    """Bytes of this machine's memory (the container's, where it has a limit)."""
+    return float(host.sample()["memory_total"])
 
 
 def _mount(place: Path) -> Mount | None:

@@ -71,6 +71,7 @@ class Result:
     currency: str | None = None  # amounts are shown in it too, where there is a rate
     correction: Correction | None = None  # by the measured run of the same kind
     mounts: tuple[Mount, ...] = ()  # this machine's disks, where the plan is for this machine
+    host: float | None = None  # and the bytes of its memory
 
     @property
     def problems(self) -> list[str]:
@@ -80,9 +81,15 @@ class Result:
         spread = storage.spread(self.storage, server.nvme_tb) if server else None
         if (spread is not None and not spread["fits"]) or not all(mount.possible for mount in self.mounts):
             found.append("disk")
-        if server is not None and server.ram_gb and self.storage.host > server.ram_gb * GB:
+        if self.host_total is not None and self.storage.host > self.host_total:
             found.append("host")
         return found
+
+    @property
+    def host_total(self) -> float | None:
+        """Bytes of host memory beside the GPUs: the server's, or this machine's; None where not known."""
+        server = self.context.server
+        return server.ram_gb * GB if server is not None and server.ram_gb else self.host
 
     @property
     def low(self) -> float:
@@ -98,6 +105,11 @@ class Result:
     def spare(self) -> float | None:
         """Bytes of the card that stay free at the least need."""
         return None if self.context.capacity is None else self.context.capacity - self.device.needs
+
+    @property
+    def resume(self) -> float:
+        """Bytes of a GPU (of the host, on the processor) while a checkpoint is loaded."""
+        return self.memory.resume + self.device.overhead
 
     def to_json(self) -> dict[str, Any]:
         """The result as `ftui plan --json` prints it."""
@@ -120,7 +132,7 @@ class Result:
                 "device_gb": _gb(d.device),
                 "needs_gb": _gb(d.needs),
                 "capacity_gb": None if self.context.capacity is None else _gb(self.context.capacity),
-                "resume_gb": _gb(self.memory.resume + d.overhead),
+                "resume_gb": _gb(self.resume),
                 "phase": peak.name,
                 "breakdown": breakdown,
                 "phases": {p.name: _gb(p.total) for p in self.memory.phases},
@@ -381,7 +393,8 @@ def plan(
         r = chosen
     result = dataclasses.replace(evaluate(r, ctx), sharding_reason=reason, currency=currency)
     if home is not None:
-        result = dataclasses.replace(result, mounts=mounts.look(r, result.storage, home))
+        total = None if r.gpu == on_cpu.CPU else mounts.host_memory()
+        result = dataclasses.replace(result, mounts=mounts.look(r, result.storage, home), host=total)
     if advise:
         result = dataclasses.replace(result, advice=tuple(advice.advise(result)))
     return result

@@ -12,7 +12,7 @@ from engine.errors import DoesNotFit, FtuiError
 from engine.findings import Finding
 from engine.recipe.limits import SUPPORTED
 from engine.run.gpus import Placement
-from engine.text import _, number
+from engine.text import _, gigabytes, number
 from engine.workspace import RunFolder
 
 if TYPE_CHECKING:
@@ -136,11 +136,12 @@ def _remarks(result: Result, given: dict[str, Any]) -> list[Finding]:
         found.append(Finding("does_not_fit", "error", describe(result), fix, key="memory"))
     elif result.verdict == "tight":
         found.append(Finding("does_not_fit", "warning", _("tight: {what}").format(what=describe(result)), fix))
-    if result.verdict != "no" and not result.resumable:
-        detail = _("it could not be resumed: loading its checkpoint takes {gb} GB").format(
-            gb=number(result.resume / GB, 1)
+    if "host" in result.problems:
+        detail = _("it takes {needs} of host memory, of {total}").format(
+            needs=gigabytes(result.storage.host, 0), total=gigabytes(result.host_total or 0.0, 0)
         )
-        found.append(Finding("does_not_fit", "warning", detail, _("more GPUs, or sharding: fsdp2"), key="resume"))
+        fix = _("fewer ranks, or no offload; loading and merging are what takes it")
+        found.append(Finding("does_not_fit", "warning", detail, fix, key="host"))
     for mount in result.mounts:
         if not mount.runs:
             level: Literal["warning", "error"] = "warning" if mount.possible else "error"
@@ -187,14 +188,16 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def refuse(planned: Planned, *, where: str, force: bool) -> None:
+def refuse(planned: Planned, *, where: str, force: bool, resumes: bool = False) -> None:
     """Stop a start whose plan does not fit; with `force` its errors become warnings.
+
+    A run that `resumes` has its checkpoints on the disk already: only memory counts.
 
     Raises:
         PlanRefused: it does not fit.
     """
     for finding in planned.findings:
-        if finding.level != "error":
+        if finding.level != "error" or (resumes and finding.key != "memory"):
             continue
         if force:
             finding.level = "warning"

@@ -13,7 +13,7 @@ from engine.run import choice, comparison, launch, planned
 from engine.run.choice import Choice
 from engine.run.gpus import Placement, place
 from engine.run.launch import Started
-from engine.run.status import LIVE, held_s, start_again, state_of
+from engine.run.status import LIVE, held_s, read_plan, start_again, state_of
 from engine.text import _
 from engine.workspace import RunFolder, Workspace, locate
 
@@ -102,7 +102,7 @@ def _go_on(
         if len(placement.gpus) != len(before) or values:
             document, given = resolve_again(run, placement, values)
             plan = planned.make(workspace.root, document["recipe"], placement, given=given, auto=False)
-            planned.refuse_resume(plan.document, run, force=force)
+            planned.refuse(plan, where=str(run.plan), force=force, resumes=True)
             write_json(run.resolved, document)
             if plan.document is None:
                 run.plan.unlink(missing_ok=True)  # that of the other setup says nothing any more

@@ -51,6 +51,7 @@ def workspace(house: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(Here, "look", classmethod(lambda _cls: L4))
     monkeypatch.setattr("engine.plan.mounts.free", lambda _place: 3.1e12)
+    monkeypatch.setattr("engine.plan.mounts.host_memory", lambda: 128e9)
     here = house / "here"
     here.mkdir()
     monkeypatch.chdir(here)

@@ -29,6 +29,7 @@ class Machine:
         patch.setenv("HF_HUB_CACHE", str(self.cache))
         patch.setattr(mounts, "_mount", self.mount)
         patch.setattr(mounts, "_others", self.others)
+        patch.setattr(mounts, "host_memory", lambda: 2e12)
 
     def mount(self, place: Path) -> mounts.Mount:
         return mounts.Mount(str(place), list(self.room).index(place), self.room[place])

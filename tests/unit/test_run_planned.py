@@ -19,8 +19,9 @@ from tests.support.plans import NO_GPU, cards
 
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disks with room: what this machine has free is no part of these tests."""
+    """Disks and a memory with room: what this machine has is no part of these tests."""
     monkeypatch.setattr(mounts, "free", lambda _place: 1e13)
+    monkeypatch.setattr(mounts, "host_memory", lambda: 2e12)
 
 
 def make(house: Path, placement: Any = NO_GPU, *, auto: bool = True, **given: Any) -> planned.Planned:
@@ -182,3 +183,26 @@ def test_the_next_plan_of_the_kind_is_corrected(house: Path) -> None:
     assert again.document["result"]["per_gpu"]["allocated_gb"] == pytest.approx(1.1 * predicted, rel=1e-3)
     assert again.document["result"]["corrected_by"]["run"] == "run-1"
     assert again.document["result"]["time"]["tokens_per_s_total"] == pytest.approx(5000.0, rel=1e-3)
+
+
+def test_a_resume_whose_checkpoint_does_not_fit_is_refused_unless_forced(house: Path) -> None:
+    fake = with_plan(house)
+    document = status.read_plan(fake.run)
+    assert document is not None
+    planned.refuse_resume(document, fake.run, force=False)
+    planned.refuse_resume(None, fake.run, force=False)  # no plan is no obstacle
+    card = document["result"]["per_gpu"]
+    card["capacity_gb"] = card["resume_gb"] - 0.1
+    with pytest.raises(planned.PlanRefused) as caught:
+        planned.refuse_resume(document, fake.run, force=False)
+    assert (caught.value.exit_code, caught.value.kind) == (3, "does_not_fit")
+    assert "--force" in str(caught.value.fix) and "loading the checkpoint" in caught.value.what
+    planned.refuse_resume(document, fake.run, force=True)
+
+
+def test_more_host_memory_than_there_is_is_a_warning(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "host_memory", lambda: 16e9)
+    plan = make(house, cards(8, size=180 << 30, name="NVIDIA B200"), model_name_or_path="meta-llama/Llama-3.1-70B")
+    (warning,) = [finding for finding in plan.findings if finding.key == "host"]
+    assert warning.level == "warning" and "16 GB" in warning.detail
+    planned.refuse(plan, where="x", force=False)

@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--step", type=at_least(0), help=_("the checkpoint to go on from (default: the newest good one)")
     )
     parser.add_argument("--gpus", type=at_least(0), help=_("how many GPUs to use (default: as before)"))
+    parser.add_argument("--force", action="store_true", help=_("go on though loading the checkpoint does not fit"))
     parser.add_argument(
         "--drill",
         action="store_true",
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
         return drill(folder, args, out)
     begin = time.time()
-    started = resuming.resume(folder, step=args.step, gpus=args.gpus, changes=args.changes)
+    started = resuming.resume(folder, step=args.step, gpus=args.gpus, changes=args.changes, force=args.force)
     if started.resumed is not None and not out.as_json:
         show_resume(started.resumed, out)
     return after_start(started, args, out, since=begin)

@@ -213,11 +213,9 @@ class PlannerScreen(Screen[None]):
         workspace, price = self.ftui.workspace, self.ftui.price
         result = draft.plan(workspace)
         own = price.of(result.hours) if not draft.server and price is not None and result.hours is not None else None
-        server = result.context.server
         return Outcome(
             result,
             steps=steps_of(result),
-            host_total=server.ram_gb * 1e9 if server is not None and server.ram_gb and draft.server else None,
             own_cost=None if own is None or price is None else (own, price.currency),
             appliable=tuple(draft.apply(row) is not None for row in result.advice),
         )

@@ -41,7 +41,6 @@ class Outcome:
 
     result: Result
     steps: int | None = None
-    host_total: float | None = None
     own_cost: tuple[float, str] | None = None  # amount and currency, at this server's price
     appliable: tuple[bool, ...] = ()  # which rows of advice a recipe can say
 
@@ -247,8 +246,8 @@ class PlanView(CellWidget):
         lines += self._disk()
         if not words.on_cpu(result):
             host = words.host(result)
-            if outcome.host_total:
-                host += " " + _("(of {size})").format(size=gigabytes(outcome.host_total, 0))
+            if result.host_total:
+                host += " " + _("(of {size})").format(size=gigabytes(result.host_total, 0))
             lines.append(_labelled(_("HOST"), host, 2))
         return lines + [Line([(LABEL + 1, text, Ink.WARNING)], rank=1) for text in words.warnings(result)]
 
