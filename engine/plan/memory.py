@@ -142,7 +142,7 @@ def memory(r: Request) -> Memory:
     else:
         saved = sum(count[id(block)] * replay.saved for block, replay in layers)
         if num.weight_bytes == FP32 and num.trains_base and not num.litgpt:
-            saved -= BF16 * sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused)
+            saved -= BF16 / stages * sum(lin.weights * b.count for b in s.blocks for lin in b.linears if not lin.fused)
     loss_peak, loss_kept, head_grad = head_bytes(r)
     inside = max(last[1].backward_peak, last[1].forward_peak)
     if not r.gradient_checkpointing:

@@ -127,7 +127,7 @@ def state(r: Request) -> State:
         casts = 0.0  # gathered in bf16
     forward_casts, end_casts = 0.0, casts
     if full and wide and r.sharding in ("none", "ddp", "pipeline") and r.framework != "litgpt":
-        every = BF16 * float(s.parameters)
+        every = BF16 * float(s.parameters) * (stage_share(s, n) if r.sharding == "pipeline" else 1.0)
         one_layer = BF16 * float(s.widest.parameters)
         casts = every if not r.gradient_checkpointing else one_layer
         forward_casts, end_casts = every - casts, min(casts, one_layer)
@@ -176,14 +176,19 @@ def state(r: Request) -> State:
     elif mode == "ddp":
         extra = {"buckets": grads}  # the reducer's buckets hold a second copy of the gradients
     elif mode == "pipeline" and n > 1:
-        share = (-(-s.layers // n) * s.widest.parameters + s.head + s.vocab * s.hidden * s.tied) / s.parameters
-        share = min(1.0, share)
+        share = stage_share(s, n)
         weights, states, grads, step = weights * share, states * share, grads * share, step * share
     return State(
         weights=weights, optimizer=states, gradients=grads, step=step, casts=casts,
         forward_casts=forward_casts, end_casts=end_casts, trained=trained,
         adapter=0.0 if full else adapter + states + grads, **extra,
     )  # fmt: skip
+
+
+def stage_share(s: Shape, stages: int) -> float:
+    """Share of the weights on the last of several GPUs in turn: its layers and the head."""
+    held = -(-s.layers // stages) * s.widest.parameters + s.head + s.vocab * s.hidden * s.tied
+    return min(1.0, held / s.parameters)
 
 
 def layer_packed(r: Request) -> float:
