@@ -17,7 +17,7 @@ from engine.train.rank import Rank
 _MEMORY = ("out of memory", "can't allocate memory", "DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED")
 _TIMEOUT = ("Timed out waiting", "collective operation timeout", "Socket Timeout", "wait timeout after")
 _PEER = ("Connection closed by peer", "Connection reset by peer", "NCCL error", "ncclRemoteError")
-_FULL = ("No space left on device", "StorageFull", "Disk quota exceeded", "PytorchStreamWriter failed", "unexpected pos")
+_FULL = ("No space left", "StorageFull", "Disk quota exceeded", "PytorchStreamWriter failed", "unexpected pos")
 _HUB = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "GatedRepoError", "RepositoryNotFoundError")
 # Which part of a step a function of the traceback belongs to; the innermost one that is known counts.
 _PHASES = {
