@@ -245,7 +245,7 @@ def guess_encoding(sample: bytes) -> str:
     high = [byte for byte in sample if byte >= 0x80]
     pairs = sum(a >= 0xC0 and b >= 0xC0 for a, b in itertools.pairwise(sample))
     letters = sum(byte >= 0xC0 or byte in (0xA3, 0xA8, 0xB3, 0xB8) for byte in high)
-    if letters > 0.7 * len(high) and pairs >= 2:  # long words of such letters: Cyrillic
+    if letters > 0.7 * len(high) and pairs >= max(2, len(high) // 2):  # long words of such letters: Cyrillic
         lower = sum(0xC0 <= byte <= 0xDF for byte in high)  # KOI8-R has its small letters where cp1251 has capitals
         return "koi8-r" if lower > 0.7 * len(high) else "cp1251"
     for name, first, last in (("shift_jis", 0x81, 0x9F), ("gb18030", 0xA1, 0xBF)):

@@ -102,7 +102,7 @@ def find(text: str, lower: str) -> Iterator[tuple[str, int, int]]:
     """
     spans = Spans()
     # A key is a long word; most rows have none, and need not be searched for every service's mark.
-    long = max(map(len, text.split()), default=0) >= SHORTEST
+    long = max(map(len, text.split()), default=0) >= SHORTEST or "sshpass" in text or "curl" in text
     for shape in dict.fromkeys([shape for mark, shape in MARKS if mark in text] if long else []):
         for match in shape.pattern.finditer(text):
             start, end = match.span("value") if "value" in shape.pattern.groupindex else match.span()

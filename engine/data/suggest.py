@@ -12,7 +12,7 @@ STEPS_OF_LENGTH = tuple(sorted({*(1 << n for n in range(7, 20)), *(3 << n for n 
 CUT_SHARE = 0.01  # rows that may lose their end
 FULL = 0.6  # of a sequence's room: below it packing is worth it
 FEWEST_STEPS = 50  # of an epoch
-BATCHES = (64, 32, 16, 8, 4, 2, 1)
+BATCHES = (64, 32, 16)  # 16 is the default, which eight GPUs can share
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def advise(lengths: NDArray[np.int32], most: int | None = None) -> Advice | None
     filled = float(kept.mean()) / max_length
     packing = filled < FULL and len(lengths) > 1
     sequences = max(1, round(float(kept.sum()) / max_length)) if packing else len(lengths)
-    batch = next((size for size in BATCHES if sequences / size >= FEWEST_STEPS), 1)
+    batch = next((size for size in BATCHES if sequences / size >= FEWEST_STEPS), BATCHES[-1])
     return Advice(max_length, share_beyond(lengths, max_length), packing, filled, batch, max(1, -(-sequences // batch)))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Span = tuple[int, int]
@@ -47,6 +48,31 @@ class _Generation(Extension):
         start = sum(len(block) for block in environment.rendered)
         environment.spans.append((start, start + len(text)))
         return text
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox, with its checks left out for what templates nearly only do: read keys of JSON objects, call
+    methods of texts, ask a loop where it is and a namespace what it holds. The checks would let all of that through.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in _DICT_ATTRIBUTES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif (kind is str and attribute in _TEXT_METHODS) or (kind is LoopContext and attribute in _LOOP_ATTRIBUTES):
+            return getattr(obj, attribute)
+        elif kind is _Namespace and attribute[:1] != "_":
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:
+                pass
+        return super().getattr(obj, attribute)
+
+
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+_TEXT_METHODS = frozenset(n for n in dir(str) if not n.startswith("_")) - {"format", "format_map"}
+_LOOP_ATTRIBUTES = frozenset(("first", "last", "index", "index0", "length", "revindex", "previtem", "nextitem"))
 
 
 class _Namespace(jinja2.utils.Namespace):
@@ -107,9 +133,7 @@ class Template:
     def __init__(self, text: str, variables: dict[str, Any] | None = None) -> None:
         self.text = text
         self.variables = variables or {}
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-        )
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         environment.filters["tojson"] = _tojson
         environment.globals.update(raise_exception=_raise, strftime_now=_strftime, dict=_Dict(), namespace=_Namespace)
         self._environment: Any = environment
