@@ -52,10 +52,10 @@ def resolve(name: str, cache: Path | None = None) -> list[Path]:
         UsageError: there are none.
         FtuiError: they could not be fetched.
     """
-    if places.is_far(name):
-        return data_files([name], cache)
     if name.startswith(builtin.PREFIX):
         return [builtin.dataset_path(name)]
+    if places.is_far(name):
+        return data_files([name], cache)
     path = Path(name).expanduser()
     if path.is_file():
         return [path]
