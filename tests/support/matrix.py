@@ -120,8 +120,26 @@ def everything(folder: Path) -> Iterator[Cell]:
         yield cell("pretrain, continued", "full", sharding, folder)
 
 
-def environment(sharding: str, cache: Path) -> dict[str, str]:
-    """What the ranks of a cell need on a CPU."""
+def gpu_only(folder: Path) -> Iterator[Cell]:
+    """What runs on GPUs alone: layers in turn, state in host memory, other precisions and kernels."""
+    for method in ("LoRA", "QLoRA"):
+        yield cell("SFT", method, "pipeline", folder)
+    for sharding in ("fsdp2", "zero2", "zero3"):
+        yield cell("SFT, offloaded", "full", sharding, folder, cpu_offload=True)
+    bf16 = {"dtype": "bfloat16", "bf16": True}
+    yield cell("SFT, bf16", "LoRA", "none", folder, **bf16)
+    yield cell("SFT, bf16", "LoRA", "fsdp2", folder, **bf16)
+    yield cell("SFT, bf16 master", "full", "fsdp2", folder, dtype="bfloat16", bf16_master="bf16", bf16=True)
+    yield cell("SFT, compiled", "LoRA", "none", folder, torch_compile=True)
+    yield cell("SFT, FP8", "full", "none", folder, fp8=True, **bf16)
+    for optimizer in ("paged_adamw_8bit", "paged_adamw_32bit", "adamw_8bit", "adafactor", "muon"):
+        yield cell(f"SFT, {optimizer}", "full", "none", folder, optim=optimizer)
+
+
+def environment(sharding: str, cache: Path, gpus: int = 0) -> dict[str, str]:
+    """What the ranks of a cell need; on a CPU also what the libraries leave to GPUs."""
+    if gpus:
+        return {}
     env = dict(PLUGIN)
     if sharding.startswith("zero"):
         env.update(FTUI_TEST_ZERO="1", DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=str(cache / "torch-extensions"))
@@ -148,11 +166,14 @@ class Outcome:
         return ""
 
 
-def run(runs: Runs, wanted: Cell, *, name: str | None = None, timeout: float = 400) -> Outcome:
-    """Train one cell to its end."""
-    folder = runs.make(name or wanted.name.replace(", ", "-").replace(" ", "-"), **wanted.recipe)
+def run(runs: Runs, wanted: Cell, *, name: str | None = None, timeout: float = 400, gpus: int = 0) -> Outcome:
+    """Train one cell to its end; `gpus` is how many the machine has, 0 for the CPU."""
+    recipe = {**wanted.recipe, "device": "auto"} if gpus else wanted.recipe
+    folder = runs.make(name or wanted.name.replace(", ", "-").replace(" ", "-"), **recipe)
     began = time.monotonic()
-    started = runs.start(folder, nproc=wanted.ranks, env=environment(wanted.sharding, runs.workspace.cache_dir))
+    env = environment(wanted.sharding, runs.workspace.cache_dir, gpus)
+    cards = range(gpus if wanted.sharding == "pipeline" else min(gpus, wanted.ranks))
+    started = runs.start(folder, nproc=wanted.ranks, env=env, gpus=cards)
     return Outcome(wanted, started, started.finish(timeout), time.monotonic() - began)
 
 
@@ -161,6 +182,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--keep", type=Path, help="leave the runs here")
+    parser.add_argument("--gpus", type=int, default=0, help="train on so many GPUs instead of the CPU")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         root = args.keep or Path(place)
@@ -173,10 +195,11 @@ def main() -> int:
         print(
             f"| task | method | sharding | ranks | first and last loss | apart | seconds |\n|{'---|' * 7}", flush=True
         )
-        for wanted in everything(root):
-            if args.only not in wanted.name:
+        for wanted in [*everything(root), *(gpu_only(root) if args.gpus else ())]:
+            few = args.gpus == 1 and (wanted.ranks > 1 or wanted.sharding == "pipeline")
+            if args.only not in wanted.name or few:
                 continue
-            done = run(runs, wanted)
+            done = run(runs, wanted, gpus=args.gpus)
             ok = done.code == 0 and len(done.losses) == STEPS
             failed += not ok
             first = reference.setdefault((wanted.task, wanted.method), done.losses)
