@@ -26,14 +26,20 @@ class UnsavedTime:
     def __init__(self) -> None:
         self.seconds: float | None = None
         self._begin: float | None = None
+        self._taken: dict[Any, float] = {}  # when the state of a save that is being written was taken, by steps
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Fold in one event of the newest attempt."""
         moment = event.get("time")
         if not isinstance(moment, int | float):
             return
-        if event.get("event") in ("start", "save"):
-            self._begin = moment
+        kind = event.get("event")
+        if kind == "save_begin" and event.get("background"):
+            self._taken[event.get("step")] = moment  # what is trained while it is written is not in it
+        elif kind == "save_failed":
+            self._taken.pop(event.get("step"), None)
+        elif kind in ("start", "save"):
+            self._begin = self._taken.pop(event.get("step"), moment) if kind == "save" else moment
         if self._begin is not None:
             self.seconds = max(0.0, moment - self._begin)
 
@@ -151,8 +157,13 @@ class Progress:
     def _on_save_begin(self, _event: dict[str, Any]) -> None:
         self.changes.update(state="saving", phase="save")
 
+    def _on_save_staged(self, _event: dict[str, Any]) -> None:
+        self.changes.update(state="running", phase="train")  # it is written in the background
+
     def _on_save(self, event: dict[str, Any]) -> None:
-        self._at(event)  # it may come between two lines of the log
+        step = event.get("step")
+        if isinstance(step, int) and step > (self.step or 0):  # it may come between two lines of the log
+            self._at(event)
         self.changes.update(state="running", phase="train")
         path = Path(str(event.get("path") or f"checkpoints/checkpoint-{event.get('step')}"))
         if path.is_absolute() and path.is_relative_to(self.run.path):

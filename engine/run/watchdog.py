@@ -60,7 +60,7 @@ class Watchdog:
             self._sign = time.monotonic()
         if kind == "save_begin":
             self._busy = True
-        elif kind in ("save", "save_failed", "log", "eval"):
+        elif kind in ("save_staged", "save", "save_failed", "log", "eval"):
             self._busy = False
         elif kind == "end":
             self._sign = None  # it writes its result and leaves

@@ -34,9 +34,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json(answer) if out.as_json else out.line(_("asked {run} to save").format(run=folder.name))
         return 0
     out.note(_("asked {run} to save; waiting for the seal").format(run=folder.name))
+    at: int | None = None  # the step at which the ranks acted upon it: one that is being written now is another
     while True:
         ended = status.summary(folder)["state"] in ENDED
         for event in reader.all():
+            if event.get("event") == "request" and event.get("id") == answer.get("id"):
+                at = event.get("step")
+            if at is None or event.get("step", at) < at:
+                continue
             if event.get("event") == "save":
                 if out.as_json:
                     out.json({"run": folder.name, "step": event["step"], "path": event.get("path")})

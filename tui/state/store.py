@@ -117,7 +117,8 @@ class RunStore:
         elif kind in ("save", "save_failed"):
             self._journal_events.append(event)
             if kind == "save" and isinstance(step, int):
-                self._saved_step = self._step = step  # it may come between two lines of the log
+                self._saved_step = step
+                self._step = max(self._step or 0, step)  # it may come between two lines of the log, or after more
         elif kind == "end" and isinstance(step, int):
             self._step = step
 
