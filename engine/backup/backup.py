@@ -74,6 +74,7 @@ class Pass:
         self.on_progress = on_progress
         self.again = again
         self.problems: list[str] = []
+        self._version = 0
         self._left: dict[str, int] = {}
         self._proving: dict[Future[verify.Result], tuple[Item, str]] = {}
         self._provers = ThreadPoolExecutor(PROVERS, "prove")
@@ -159,11 +160,22 @@ class Pass:
         look = self.limits.look
 
         def watched() -> tuple[bool, float | None]:
+            self._guard()
             paused, limit = look()
             both = [value for value in (limit, self.policy.limit) if value]
             return paused, min(both) if both else None
 
         return Limits(self.limits.stall_s, self.limits.renew_s, self.limits.give_up_s, watched)
+
+    def _guard(self) -> None:
+        """A long pass also protects the checkpoints that are sealed while it lasts; the next pass sends them."""
+        try:
+            version = self.run.checkpoints.stat().st_mtime_ns
+        except OSError:
+            return
+        if version != self._version:
+            self._version = version
+            protect.update(self.run, self.policy, self.ledger, items.wanted(self.run, self.policy, self.ledger))
 
     def _work(self, sender: Sender) -> None:
         while not sender.idle or self._proving:

@@ -87,7 +87,8 @@ class Remote:
             return self.path
         part = part_size_of(size)
         options = f"chunk_size={part}B,upload_cutoff={PART_SIZE}B,disable_checksum=true,no_check_bucket=true"
-        return f"{self.name},{options}:{self.path.partition(':')[2]}"
+        # with the slash rclone does not ask whether the folder is a file: a 503 to that question made it say yes
+        return f"{self.name},{options}:{self.path.partition(':')[2].rstrip('/')}/"
 
     def listing(self) -> dict[str, int]:
         """The size of every object below the folder, by its path ({} where there is none).
@@ -258,7 +259,7 @@ class Remote:
         """
         if not self.is_s3:
             return
-        where = posixpath.join(self.path, folder) if not self.path.endswith(":") else self.path + folder
+        where = posixpath.join(self.path, folder) + "/"
         try:
             self.daemon.call("backend/command", command="cleanup", fs=where, opt={"max-age": older_than}, timeout=120.0)
         except RcloneError:

@@ -204,7 +204,7 @@ def _put_in_parts(remote: Any, source: Path, name: str) -> None:
     fs = remote.fs()
     if remote.is_s3:
         options = "chunk_size=5Mi,upload_cutoff=5Mi,disable_checksum=true,no_check_bucket=true"
-        fs = f"{remote.name},{options}:{remote.path.partition(':')[2]}"
+        fs = f"{remote.name},{options}:{remote.path.partition(':')[2].rstrip('/')}/"
     remote.job("operations/copyfile", srcFs=str(source.parent), srcRemote=source.name, dstFs=fs, dstRemote=name)
 
 

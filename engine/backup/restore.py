@@ -234,7 +234,7 @@ class Restore:
 
     def _finish(self) -> None:
         for name, data in self.plan.manifests.items():
-            if name != "BACKUP.json":
+            if not name.startswith(("BACKUP.json", "final/")):  # those are the copy's own, not the run's
                 write_atomic(self.building / name, data)  # last: only now is the checkpoint one that may be resumed
         for left in self.building.rglob(f"*{PARTIAL}"):
             left.unlink()

@@ -305,6 +305,7 @@ class Sender:
         self.progress.files_done += 1
         self.progress.flying[job.item.name] = self.progress.flying.get(job.item.name, 0) + job.source.size
         self.progress.moved()
+        self.progress.reason = None
         self._clear_stall(job.item.name)
         self.arrived(job)
 
@@ -344,6 +345,8 @@ class Sender:
         if now - self._looked < 0.5:
             return
         self._looked = now
+        if not self.remote.daemon.alive():
+            self._restart()
         self.progress.in_flight = self._in_flight()
         self.progress.doing = "upload" if self._flying or self._ready else "hash"
         self.progress.item = self._flying[0].item.name if self._flying else self.progress.item

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from engine.backup import control, protect
+from engine.backup import control, items, protect
 from engine.backup.backup import Pass, run_lock
 from engine.backup.ledger import Ledger
 from engine.backup.policy import Policy
@@ -77,8 +77,9 @@ def policy_or_none(run: RunFolder) -> Policy | None:
 class Worker:
     """Works through the runs of a workspace."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, *, now: bool = False) -> None:
         self.workspace = workspace
+        self.now = now  # also what waits for its time, once
         self.daemons: dict[Path | None, Daemon] = {}
         self.watch: control.StepWatch | None = None
         self._rate: float | None = None
@@ -90,7 +91,9 @@ class Worker:
             while True:
                 if control.read(self.workspace).paused:
                     return passes
-                waiting = [run for run in self.workspace.runs() if due(run, time.time())]
+                at = float("inf") if self.now else time.time()
+                self.now = False
+                waiting = [run for run in self.workspace.runs() if due(run, at)]
                 if not waiting:
                     return passes
                 for run in waiting:  # the newest first: its work is the one that is not elsewhere yet
@@ -174,21 +177,20 @@ def _note(run: RunFolder, seen: list[Any] | None, *, retry: float | None = None,
         log.warning("pass.json not written: %s", error)
 
 
-def guard(workspace: Workspace) -> None:
-    """Protect what is wanted and not proved, in every run with a policy: cheap, and before any byte is sent."""
-    from engine.backup import items
-
-    for run in workspace.folders():
-        policy = policy_or_none(run)
-        if policy is None or not run.checkpoints.is_dir():
-            continue
-        lock = run_lock(run)
-        if lock.acquire():
-            try:
-                ledger = Ledger(run.path / "backup", policy.remote)
-                protect.update(run, policy, ledger, items.wanted(run, policy, ledger))
-            finally:
-                lock.release()
+def guard(run: RunFolder) -> bool:
+    """Protect what is wanted and not proved, before any byte is sent; False while a pass does that itself."""
+    policy = policy_or_none(run)
+    if policy is None or not run.checkpoints.is_dir():
+        return True
+    lock = run_lock(run)
+    if not lock.acquire():
+        return False
+    try:
+        ledger = Ledger(run.path / "backup", policy.remote)
+        protect.update(run, policy, ledger, items.wanted(run, policy, ledger))
+    finally:
+        lock.release()
+    return True
 
 
 def _ended(number: int, _frame: FrameType | None) -> None:
@@ -199,14 +201,16 @@ def main(argv: list[str]) -> int:
     """Back up the workspace named on the command line."""
     parser = argparse.ArgumentParser(prog="python -m engine.backup.worker")
     parser.add_argument("home", type=Path)
-    workspace = Workspace(parser.parse_args(argv).home.absolute())
+    parser.add_argument("--now", action="store_true", help="do not wait until a failed pass may be tried again")
+    args = parser.parse_args(argv)
+    workspace = Workspace(args.home.absolute())
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs addresses, and ours carry signatures
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ended)
     control.lower_priority()
     log.info("backing up %s as process %d", workspace.root, os.getpid())
-    Worker(workspace).go()
+    Worker(workspace, now=args.now).go()
     return 0
 
 

@@ -1,8 +1,8 @@
 """The workspace's background process: it watches over what outlives a command and belongs to no single run.
 
 One per workspace (keeper.lock), started by whichever command needs it, back from files alone after a kill. Runs do not
-depend on it nor it on them: killing either never stops the other. It stays while a run is alive and ends by itself
-after `IDLE_S` without one. It may import everything below it in the engine; no torch.
+depend on it nor it on them: killing either never stops the other. It stays while a run is alive or a backup is
+due and ends by itself after `IDLE_S` without. It may import everything below it in the engine; no torch.
 """
 
 from __future__ import annotations

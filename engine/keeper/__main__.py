@@ -17,6 +17,7 @@ from engine import journal
 from engine.errors import FtuiError
 from engine.files import Lock, write_json
 from engine.keeper import IDLE_S
+from engine.keeper.backups import Backups
 from engine.keeper.watch import Watch
 from engine.process import ProcessId
 from engine.process.daemon import report_failure, report_ready
@@ -77,8 +78,10 @@ class Keeper:
 
     def loop(self) -> None:
         """Watch."""
-        watch = Watch(self.workspace, journal.JournalWriter(self.workspace.keeper_dir / "notices.jsonl"))
+        notices = journal.JournalWriter(self.workspace.keeper_dir / "notices.jsonl")
+        watch = Watch(self.workspace, notices)
         watch.tidy()
+        backups = Backups(self.workspace, notices)
         active = time.monotonic()
         while not self._stop and self._still_ours():
             try:
@@ -86,7 +89,12 @@ class Keeper:
             except Exception:
                 log.exception("a look failed")  # the next one may not
                 live = self.live_runs
-            if live:
+            try:
+                backing_up = backups.look()
+            except Exception:
+                log.exception("a look at the backups failed")
+                backing_up = backups.working
+            if live or backing_up:
                 active = time.monotonic()
             elif time.monotonic() - active > self.idle:
                 log.info("nothing to watch for %.0f s: ending", self.idle)
@@ -95,6 +103,7 @@ class Keeper:
                 self.live_runs = live
                 self.write()
             select.select([self._wakeup], [], [], LOOK_S)
+        backups.stop()
         self.write(ended=True)
 
     def _still_ours(self) -> bool:
