@@ -24,7 +24,7 @@ def main() -> int:
     from engine.errors import FtuiError
 
     try:
-        _Evaluation(job, out).run()
+        Evaluation(job, out).run()
     except FtuiError as error:
         _tell(out, event="error", **error.to_json())
         return error.exit_code
@@ -42,7 +42,7 @@ def _tell(out: TextIO, **event: Any) -> None:
     out.flush()
 
 
-class _Evaluation:
+class Evaluation:
     """One job: tokens, then for each model the losses and the answers that its store lacks."""
 
     def __init__(self, job: dict[str, Any], out: TextIO) -> None:

@@ -71,7 +71,7 @@ def _regression(document: dict[str, Any]) -> list[str]:
     lines = ["| " + " | ".join(("", _("prompts"), _("base solves"), _("tuned solves"))) + " |", "|---|---:|---:|---:|"]
     for group in document["regression"]:
         lines.append(
-            f"| {_cell(group['name'])} | {group['rows']} | {number(group['base'])} | {number(group['tuned'])} |"
+            f"| {_cell(words.group(group))} | {group['rows']} | {number(group['base'])} | {number(group['tuned'])} |"
         )
     return lines
 

@@ -19,7 +19,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --dim: #9aa4b2; --line: #343a42; --paper: #15181c;
   --base: #6b7684; --tuned: #6ba1ff; --good: #4cc38a; --bad: #ff7b72; --same: #9aa4b2; --mark: #4a4217; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 70rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 .lead { font-size: 1.1rem; margin: 0 0 1rem; } .lead.no { color: var(--bad); } .lead.yes { color: var(--good); }
@@ -75,7 +75,7 @@ def _gates(document: dict[str, Any]) -> str:
 def _metrics(document: dict[str, Any]) -> str:
     heads = [
         (_("metric"), ""), (_("rows"), "n"), (_("base"), "n"), (_("tuned"), "n"), (_("difference"), "n"),
-        (_("95 % interval"), ""), ("p", "n"), (_("verdict"), ""),
+        (_("95 % interval"), "n"), ("p", "n"), (_("verdict"), ""),
     ]  # fmt: skip
     lines = []
     for metric in document["metrics"]:
@@ -84,7 +84,7 @@ def _metrics(document: dict[str, Any]) -> str:
         cells = [
             (words.label(name), ""), (number(metric["rows"]), "n"), (words.figure(name, metric["base"]["value"]), "n"),
             (words.figure(name, metric["tuned"]["value"]), "n"), (words.figure(name, delta["value"], signed=True), "n"),
-            (words.interval(name, delta, signed=True), ""), (words.chance(delta["p"]), "n"),
+            (words.interval(name, delta, signed=True), "n"), (words.chance(delta["p"]), "n"),
             (verdict, delta["verdict"]),
         ]  # fmt: skip
         lines.append(_row(cells))

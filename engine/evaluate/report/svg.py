@@ -10,7 +10,7 @@ from typing import Any
 from engine.evaluate.report import words
 from engine.text import _, number
 
-WIDTH, LABEL, VALUE = 680, 170, 120
+WIDTH, LABEL, VALUE = 720, 210, 120
 ROW = 46
 BAR = 14
 
@@ -62,7 +62,7 @@ def groups(rows: Sequence[dict[str, Any]]) -> str:
     """General prompts solved, by category and language."""
     flat = [
         {
-            "name": f"{group['name']} ({group['rows']})",
+            "name": f"{words.group(group)} ({group['rows']})",
             "base": {"value": group["base"] / max(1, group["rows"])},
             "tuned": {"value": group["tuned"] / max(1, group["rows"])},
         }

@@ -37,6 +37,22 @@ def label(name: str) -> str:
     return known.get(name, name)
 
 
+def group(part: dict[str, Any]) -> str:
+    """The name of a group of general prompts."""
+    known = {
+        "instruction": _("following instructions"),
+        "arithmetic": _("arithmetic"),
+        "refusal": _("refusing what does harm"),
+        "no_refusal": _("not refusing what does none"),
+        "formatting": _("formatting"),
+        "knowledge": _("knowledge"),
+        "en": _("English"),
+        "ru": _("Russian"),
+        "tr": _("Turkish"),
+    }
+    return known.get(part["name"], part["name"])
+
+
 def is_share(name: str) -> bool:
     """Whether a metric is written in percent."""
     return not name.endswith("loss") and name != "perplexity"
