@@ -335,9 +335,14 @@ class FtuiApp(OrderedKeysApp):
 
     def key_table(self, screen: Screen[Any]) -> str | None:
         """The key table of a screen, by its class."""
-        return {"HomeScreen": "home", "RunScreen": "run", "PlannerScreen": "planner", "DataScreen": "data"}.get(
-            type(screen).__name__
-        )
+        tables = {
+            "HomeScreen": "home",
+            "RunScreen": "run",
+            "CheckpointsScreen": "checkpoints",
+            "PlannerScreen": "planner",
+            "DataScreen": "data",
+        }
+        return tables.get(type(screen).__name__)
 
     # Keys
 

@@ -40,8 +40,8 @@ def show(found: Drill, out: Output) -> None:
         rows = [
             [
                 number(row["step"]),
-                str(row["loss"]),
-                str(row["journal"]),
+                number(row["loss"], 6),
+                number(row["journal"], 6),
                 words[row["equal"]] if row["passed"] else _("differs"),
             ]
             for row in found.compared

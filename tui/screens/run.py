@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container
 from textual.message import Message
 from textual.screen import Screen
@@ -18,12 +19,12 @@ from engine.workspace import RunFolder
 from tui.keys import bindings
 from tui.sources.log_tail import LogTail, log_files
 from tui.sources.run_source import RunSource
-from tui.state.snapshot import RunSnapshot
+from tui.state.snapshot import FixLine, RunSnapshot
 from tui.widgets.gpu_bars import GpuBars
 from tui.widgets.key_bar import KeyBar
 from tui.widgets.loss_chart import LossChart
 from tui.widgets.run_events import RunEvents
-from tui.widgets.run_facts import RunHeader, RunNotice, RunNumbers, phase_word
+from tui.widgets.run_facts import FIXES, RunHeader, RunNotice, RunNumbers, phase_word
 from tui.widgets.run_log import RunLog
 from tui.widgets.run_table import state_word
 
@@ -66,7 +67,10 @@ class RunScreen(Screen[None]):
     """Follows one run folder as long as the screen is in front."""
 
     CSS_PATH = "run.tcss"
-    BINDINGS: ClassVar = bindings("run")
+    BINDINGS: ClassVar = [
+        *(b for b in bindings("run") if isinstance(b, Binding) and b.action != "fix"),
+        *(Binding(str(n), f"fix({n})", show=False, id=f"run.fix_{n}") for n in range(1, FIXES + 1)),
+    ]
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (160, "-broad")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (10, "-low"), (18, "-normal"), (32, "-tall"), (45, "-high")]  # noqa: RUF012
@@ -166,7 +170,9 @@ class RunScreen(Screen[None]):
             self.query_one(GpuBars).show(snapshot.gpus, snapshot.host, predicted, stale=not snapshot.live)
             self.query_one(RunNumbers).show(snapshot)
             self.query_one(RunEvents).show(snapshot.events)
-        if (before.live, before.resumable) != (snapshot.live, snapshot.resumable):
+        if (before.live, before.resumable, before.post_mortem) != (
+            snapshot.live, snapshot.resumable, snapshot.post_mortem,
+        ):  # fmt: skip
             self.refresh_bindings()
 
     @on(LogRead)
@@ -191,6 +197,8 @@ class RunScreen(Screen[None]):
             return self.snapshot.live or None
         if action == "resume_run":
             return self.snapshot.resumable or None
+        if action == "fix":
+            return any(fix.applicable for fix in self._fixes()) or None
         return True
 
     def action_back(self) -> None:
@@ -235,6 +243,39 @@ class RunScreen(Screen[None]):
             failed=self._refused,
             busy=_("resuming {run}").format(run=self.folder.name),
         )
+
+    def _fixes(self) -> tuple[FixLine, ...]:
+        found = self.snapshot.post_mortem
+        return () if found is None else found.fixes[:FIXES]
+
+    def action_fix(self, number: int = 1) -> None:
+        """Do what a fix of the post-mortem says, after a question: resume with it, or start a new run."""
+        fixes = self._fixes()
+        if not 1 <= number <= len(fixes) or not fixes[number - 1].applicable:
+            return
+
+        def task() -> Any:
+            from engine.run import diagnose
+
+            return diagnose.apply(self.folder, diagnose.diagnose(self.folder), number)
+
+        def done(started: Any) -> None:
+            if started.run.path == self.folder.path:
+                self.notify(_("{run} goes on").format(run=self.folder.name), markup=False, timeout=3)
+            else:
+                self.ftui.opened(started.run)
+
+        fix = fixes[number - 1]
+        busy = _("applying fix {n}").format(n=number)
+        self.ftui.confirm(
+            f"{fix.text}\n\n{fix.command}", lambda: self.ftui.background(task, done, failed=self._refused, busy=busy)
+        )
+
+    def action_checkpoints(self) -> None:
+        """The run's checkpoints."""
+        from tui.screens.checkpoints import CheckpointsScreen
+
+        self.app.push_screen(CheckpointsScreen(self.folder))
 
     def _refused(self, error: FtuiError) -> None:
         text = error.what if not error.fix else f"{error.what}\n{error.fix}"

@@ -6,13 +6,16 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.journal import CHUNK, JournalReader
 from engine.run.status import read_plan, state_of
 from engine.workspace import RunFolder
-from tui.state.snapshot import RESUMABLE, RunSnapshot
+from tui.state.snapshot import RESUMABLE, FixLine, PostMortem, RunSnapshot
 from tui.state.store import RunStore
+
+if TYPE_CHECKING:
+    from engine.run.diagnose import Diagnosis
 
 PREVIEW_FROM = 4 * 1024 * 1024  # a larger journal is shown coarsely until all of it has been read
 PREVIEW_PIECES = 256
@@ -62,6 +65,8 @@ class RunSource:
         self._plan_stamp: int | None = None
         self._looked_up: tuple[dict[str, Any], int | None] | None = None
         self._more = False
+        self._examined: tuple[dict[str, Any], int | None] | None = None
+        self._post_mortem: PostMortem | None = None
 
     @property
     def more(self) -> bool:
@@ -83,6 +88,8 @@ class RunSource:
             self._more = True
             return self._preview.snapshot()
         self._poll_journal(budget_s)
+        if not first:  # it reads logs and plans: not before the first picture
+            self._examine()
         return (self._preview or self._store).snapshot()
 
     def _stores(self) -> Iterator[RunStore]:
@@ -117,6 +124,26 @@ class RunSource:
             return None
         self._plan_stamp = stamp
         return (read_plan(self.run),)
+
+    def _examine(self) -> None:
+        """Why the run ended, once for each state.json of one that did not end well."""
+        state = self.run.read_state()
+        shown = state_of(state)
+        seen = (state, self._resume_step(state)) if shown in RESUMABLE else None
+        if seen == self._examined:
+            return
+        self._examined = seen
+        self._post_mortem = None
+        if seen is not None:
+            from engine.run.diagnose import diagnose
+
+            try:
+                found = diagnose(self.run)
+            except Exception:  # noqa: BLE001 - logs of any content: the rest of the screen stays
+                found = None
+            self._post_mortem = None if found is None else post_mortem(found)
+        for store in self._stores():
+            store.feed_post_mortem(self._post_mortem)
 
     def _resume_step(self, state: dict[str, Any]) -> int | None:
         """The checkpoint that a resume would take; looked up once for each state.json of an ended run."""
@@ -166,6 +193,20 @@ class RunSource:
             return None  # the full read names the error, if it lasts
         preview.set_loading(0.0)
         return preview
+
+
+def post_mortem(found: Diagnosis) -> PostMortem:
+    """A diagnosis as the screen shows it."""
+    from engine.run.diagnose import where
+
+    line = found.evidence[0] if found.evidence else None
+    place = "" if line is None else f"{line.file}:{line.line}" if line.line else line.file
+    return PostMortem(
+        title=found.title,
+        where=where(found),
+        seen="" if line is None else f"{place}  {line.text}",
+        fixes=tuple(FixLine(fix.text, fix.command, fix.action is not None) for fix in found.fixes),
+    )
 
 
 def _feed_piece(store: RunStore, data: bytes, *, whole_from: int) -> None:

@@ -131,6 +131,25 @@ class Problem:
     fix: str = ""
 
 
+@dataclass(frozen=True)
+class FixLine:
+    """One fix of a post-mortem: what it does, its command, and whether a key can do it."""
+
+    text: str
+    command: str = ""
+    applicable: bool = False
+
+
+@dataclass(frozen=True)
+class PostMortem:
+    """Why a run ended: its cause, where in the run, the line that shows it, and what to do."""
+
+    title: str
+    where: str = ""
+    seen: str = ""
+    fixes: tuple[FixLine, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class RunSnapshot:
     """Everything the run screen shows. Equal revisions mean that nothing changed."""
@@ -152,6 +171,7 @@ class RunSnapshot:
     host: Host | None = None
     events: tuple[Mapping[str, Any], ...] = ()
     problem: Problem | None = None
+    post_mortem: PostMortem | None = None
     plan: Plan | None = None
     eta_s: float | None = None
     elapsed_s: float | None = None

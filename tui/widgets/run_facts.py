@@ -10,7 +10,7 @@ from textual.geometry import Size
 
 from engine.text import _, duration, money
 from tui import risk
-from tui.state.snapshot import Plan, RunSnapshot
+from tui.state.snapshot import Plan, PostMortem, RunSnapshot
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import UNKNOWN, fixed, loss, percent, small, whole
 from tui.widgets.run_table import state_word
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tui.sources.run_listing import Price
 
 LINES_A_PART = 3
+FIXES = 3
 STATE_INK = {
     "queued": Ink.MUTED,
     "starting": Ink.ACCENT,
@@ -222,7 +223,10 @@ class RunNotice(CellWidget):
             return [(sign, _("done: the result is in the run's folder final/"), Ink.GOOD)]
         else:
             return []
-        if problem is not None and snapshot.state != "lost":
+        found = snapshot.post_mortem
+        if found is not None:
+            parts += self._post_mortem(found)
+        elif problem is not None and snapshot.state != "lost":
             if problem.fix:
                 parts.append((_("fix"), problem.fix, Ink.PLAIN))
             if problem.where:
@@ -234,14 +238,29 @@ class RunNotice(CellWidget):
             parts.append(("r", text, Ink.ACCENT))
         return parts
 
+    @staticmethod
+    def _post_mortem(found: PostMortem) -> list[tuple[str, str, Ink]]:
+        """The cause, the line that shows it, and the fixes under the keys that apply them."""
+        cause = " · ".join(part for part in (found.title, found.where) if part)
+        parts = [(_("why"), cause, Ink.PLAIN)]
+        if found.seen:
+            parts.append((_("seen"), found.seen, Ink.MUTED))
+        for number, fix in enumerate(found.fixes[:FIXES], 1):
+            if fix.applicable:
+                parts.append((str(number), fix.text, Ink.ACCENT))
+            else:
+                parts.append((_("fix"), f"{fix.text}: {fix.command}" if fix.command else fix.text, Ink.PLAIN))
+        return parts
+
     def _wrapped(self, width: int) -> list[tuple[str, str, Ink]]:
         parts = self.message(self._snapshot)
         label = max((len(part[0]) for part in parts), default=0) + 2
         lines: list[tuple[str, str, Ink]] = []
-        for name, text, ink in parts:
+        for index, (name, text, ink) in enumerate(parts):
             room = max(8, width - label - 2)
-            wrapped = textwrap.wrap(text, room, max_lines=LINES_A_PART, placeholder=" …") or [""]
-            lines += [(name if index == 0 else "", line, ink) for index, line in enumerate(wrapped)]
+            most = LINES_A_PART if index == 0 or self._snapshot.post_mortem is None else 1
+            wrapped = textwrap.wrap(text, room, max_lines=most, placeholder=" …") or [""]
+            lines += [(name if row == 0 else "", line, ink) for row, line in enumerate(wrapped)]
         return lines
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
