@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.run.progress import UnsavedTime
 from tui.state.series import Series
-from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Plan, Problem, RunSnapshot, figure
+from tui.state.snapshot import LIVE, Gpu, Host, Numbers, Plan, PostMortem, Problem, RunSnapshot, figure
 
 KEPT_EVENTS = 200
 SHOWN_EVENTS = 60
@@ -33,6 +33,7 @@ class RunStore:
         self._sample: Mapping[str, Any] = {}
         self._snapshot: RunSnapshot | None = None
         self._plan: Plan | None = None
+        self._post_mortem: PostMortem | None = None
         self._supervisor_events: deque[Mapping[str, Any]] = deque(maxlen=KEPT_EVENTS)
         self.reset_journal()
 
@@ -172,6 +173,12 @@ class RunStore:
             self._plan = plan
             self.revision += 1
 
+    def feed_post_mortem(self, found: PostMortem | None) -> None:
+        """Take why the run ended; None while it lives, or when it ended well."""
+        if found != self._post_mortem:
+            self._post_mortem = found
+            self.revision += 1
+
     def set_loading(self, share: float | None) -> None:
         """Say how much of the journal has been read, None when all of it has."""
         if share != self.loading:
@@ -213,6 +220,7 @@ class RunStore:
             host=Host.from_sample(self._sample) if self._sample else None,
             events=self._events(),
             problem=_problem(state.get("error")),
+            post_mortem=self._post_mortem,
             plan=self._plan,
             eta_s=figure(state.get("eta_s")) if live else None,
             elapsed_s=self._elapsed(live),
