@@ -1,9 +1,10 @@
-"""The planner against measured runs: `python tests/bench/bench_planner.py ROWS.jsonl [--cross-validate]`.
+"""The planner against measured runs: `python tests/bench/planner ROWS.jsonl [--markdown] [--cross-validate]`.
 
 ROWS has one planner request a line with what was measured (`measured_gb`, `measured_kind`, `tokens_per_s`, `run`,
 `source`). Prints one JSON line for each figure: errors by kind and method beside those of a provider's rule of thumb,
-the coverage of the stated band, verdicts, tokens/s, the time of a plan and of the command. `--cross-validate` fits
-the few coefficients again without one part of the rows at a time and measures on that part.
+the coverage of the stated band, verdicts, tokens/s, the time of a plan and of the command. `--markdown` prints the
+errors alone, as the table of docs/planner.md. `--cross-validate` fits the few coefficients again without one part of
+the rows at a time and measures on that part.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.plan.plan import RULE, plan
 FIELD = {"allocated": "allocated_gb", "reserved": "reserved_gb", "nvidia_smi": "device_gb"}
 DEVICE_COEFFICIENTS = ("CONTEXT", "NCCL", "SPLIT", "SPLIT_FSDP", "POOLS_FSDP", "LOADED")
 SPEED_COEFFICIENTS = ("EFFICIENCY", "BANDWIDTH")
+METHODS = ("full", "lora", "qlora", "all")
 Row = dict[str, Any]
 
 
@@ -59,21 +61,39 @@ def out(figure: str, **values: Any) -> None:
     print(json.dumps({"figure": figure} | rounded))
 
 
-def memory_tables(rows: list[Row]) -> None:
+def memory_table(rows: list[Row]) -> list[dict[str, Any]]:
     """Errors by kind and method, the rule of thumb beside them."""
+    lines = []
     for name, kinds in (("allocated", ("allocated",)), ("device", ("reserved", "nvidia_smi"))):
         table: dict[str, list[tuple[Row, float]]] = defaultdict(list)
         for row, error in errors(rows, kinds):
             table[row["method"]].append((row, error))
             table["all"].append((row, error))
-        for method, found in sorted(table.items()):
+        for method, found in sorted(table.items(), key=lambda item: METHODS.index(item[0])):
             absolute = [abs(e) for _row, e in found]
-            rule = [abs(rule_error(row)) for row, _e in found]
-            out(
-                f"{name} {method}", rows=len(found), median=quantile(absolute, 0.5), p90=quantile(absolute, 0.9),
-                worst=max(absolute), rule_of_thumb_median=quantile(rule, 0.5),
-                ratio_to_rule=quantile(absolute, 0.5) / quantile(rule, 0.5),
-            )  # fmt: skip
+            rule = quantile((abs(rule_error(row)) for row, _e in found), 0.5)
+            lines.append({
+                "figure": f"{name} {method}", "rows": len(found), "median": quantile(absolute, 0.5),
+                "p90": quantile(absolute, 0.9), "worst": max(absolute), "rule_of_thumb_median": rule,
+                "ratio_to_rule": quantile(absolute, 0.5) / rule,
+            })  # fmt: skip
+    return lines
+
+
+def markdown(rows: list[Row]) -> None:
+    """The table of docs/planner.md."""
+    names = {"allocated": "allocated", "device": "reserved or nvidia-smi"}
+    print("| | rows | median | 90 % within | worst | a provider's GB-per-billion rule, median |")
+    print("|---|---|---|---|---|---|")
+    for line in memory_table(rows):
+        kind, method = line["figure"].split()
+        shares = (f"{100 * line[key]:.1f} %" for key in ("median", "p90", "worst"))
+        print(
+            f"| {names[kind]}, {method} | {line['rows']} | {' | '.join(shares)} | {100 * line['rule_of_thumb_median']:.0f} % |"
+        )
+    speeds = [abs(e) for e in speed_errors(rows)]
+    shares = (f"{100 * value:.0f} %" for value in (quantile(speeds, 0.5), quantile(speeds, 0.9), max(speeds)))
+    print(f"| tokens/s | {len(speeds)} runs | {' | '.join(shares)} | |")
 
 
 def band_and_verdicts(rows: list[Row]) -> None:
@@ -202,10 +222,15 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=Path)
+    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--cross-validate", action="store_true")
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.rows.read_text().splitlines() if line.strip()]
-    memory_tables(rows)
+    if args.markdown:
+        markdown(rows)
+        return
+    for line in memory_table(rows):
+        out(**line)
     band_and_verdicts(rows)
     speeds = [abs(e) for e in speed_errors(rows)]
     out("tokens/s", rows=len(speeds), median=quantile(speeds, 0.5), p90=quantile(speeds, 0.9))
