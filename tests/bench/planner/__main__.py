@@ -87,10 +87,9 @@ def markdown(rows: list[Row]) -> None:
     print("|---|---|---|---|---|---|")
     for line in memory_table(rows):
         kind, method = line["figure"].split()
-        shares = (f"{100 * line[key]:.1f} %" for key in ("median", "p90", "worst"))
-        print(
-            f"| {names[kind]}, {method} | {line['rows']} | {' | '.join(shares)} | {100 * line['rule_of_thumb_median']:.0f} % |"
-        )
+        cells = [f"{100 * line[key]:.1f} %" for key in ("median", "p90", "worst")]
+        cells.append(f"{100 * line['rule_of_thumb_median']:.0f} %")
+        print(f"| {names[kind]}, {method} | {line['rows']} | {' | '.join(cells)} |")
     speeds = [abs(e) for e in speed_errors(rows)]
     shares = (f"{100 * value:.0f} %" for value in (quantile(speeds, 0.5), quantile(speeds, 0.9), max(speeds)))
     print(f"| tokens/s | {len(speeds)} runs | {' | '.join(shares)} | |")
