@@ -132,7 +132,8 @@ def status(run: RunFolder) -> dict[str, Any]:
             "host": (sample or {}).get("host"),
             "disk": (sample or {}).get("disk"),
             "events": _last_events(run),
-            "at_risk": at_risk(run, state),
+            "unsaved": at_risk(run, state),
+            "at_risk": elsewhere(run) or at_risk(run, state),
             "diagnosis": _diagnosis(run) if row["error"] is not None and row["state"] in ENDED else None,
             "drill": journal.last(run.path / "drills.jsonl"),
         }
@@ -166,6 +167,30 @@ def _last_events(run: RunFolder) -> list[dict[str, Any]]:
     except OSError:
         return []
     return list(reader.all())[-EVENTS:]  # a line cut by the offset is no JSON and is skipped
+
+
+def elsewhere(run: RunFolder) -> dict[str, Any] | None:
+    """What would be lost if the machine vanished now: the steps since the last checkpoint that is proved at a remote.
+
+    None where the run has no remote: then what is saved here is all there is.
+    """
+    from engine.backup import status as backup
+    from engine.errors import FtuiError
+
+    try:
+        policy = backup.effective(run)
+    except FtuiError:  # `ftui backup status` says what is wrong with it
+        return None
+    if policy is None:
+        return None
+    lost = backup.at_risk(run, policy)
+    steps, seconds = lost["steps"], lost["seconds"]
+    return {
+        "steps": steps,
+        "seconds": seconds,
+        "money": _price_of(seconds) if steps else None,
+        "safe_step": lost["step"],
+    }
 
 
 def at_risk(run: RunFolder, state: dict[str, Any] | None = None) -> dict[str, Any]:

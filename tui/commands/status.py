@@ -103,6 +103,7 @@ def _show_saved(document: dict[str, Any], out: Output) -> None:
         step = None
     if step is not None:
         out.field(_("checkpoint"), _("step {step}: {path}").format(step=number(step), path=saved.get("path")))
+    _show_elsewhere(document["at_risk"], out)
     if state == "done":
         out.field(_("result"), f"{document['path']}/final")
         return
@@ -110,7 +111,7 @@ def _show_saved(document: dict[str, Any], out: Output) -> None:
         out.field(_("safety"), safety(document))
     if state in LIVE or state == "queued":
         return
-    lost = document["at_risk"]
+    lost = document["unsaved"]
     if lost["steps"]:
         text = ngettext("{n} step was not saved", "{n} steps were not saved", lost["steps"])
         text = text.format(n=number(lost["steps"]))
@@ -130,12 +131,29 @@ def _show_saved(document: dict[str, Any], out: Output) -> None:
         out.field(_("next"), _("no checkpoint to go on from; {start_again}").format(start_again=text))
 
 
+def _show_elsewhere(risk: dict[str, Any], out: Output) -> None:
+    """What is proved at the run's remote, where it has one."""
+    from engine.text import number
+
+    if "safe_step" not in risk:
+        return
+    text = _("nothing is proved at the remote yet")
+    if risk["safe_step"] is not None:
+        text = _("proved at the remote to step {step}").format(step=number(risk["safe_step"]))
+    if risk["steps"]:
+        lost = ngettext(
+            "{n} step would be lost with this server", "{n} steps would be lost with this server", risk["steps"]
+        )
+        text += " · " + lost.format(n=number(risk["steps"]))
+    out.field(_("backup"), text, "warning" if risk["steps"] else "ok")
+
+
 def safety(document: dict[str, Any]) -> str:
     """What is saved and what would be lost, as the screens say it, and its price."""
     from engine.text import money
     from tui.risk import sentences
 
-    lost = document["at_risk"]
+    lost = document["unsaved"]
     text = sentences((document["last_checkpoint"] or {}).get("step"), lost["steps"], lost["seconds"])[0]
     return f"{text} · {money(**lost['money'])}" if lost["money"] else text
 
