@@ -33,9 +33,9 @@ SHAPE = {
     "hidden_size": 128,
     "intermediate_size": 768,
     "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,  # the smallest that vLLM's kernels take
     "initializer_range": 0.08,
     "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
