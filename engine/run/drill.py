@@ -22,7 +22,7 @@ from engine.errors import FtuiError
 from engine.files import Lock, write_json
 from engine.process.child import Child
 from engine.run import choice, comparison, failure, launch, resuming
-from engine.run.gpus import Placement, place
+from engine.run.gpus import Placement, place_again
 from engine.run.watchdog import Watchdog
 from engine.text import _
 from engine.train import launcher
@@ -92,8 +92,7 @@ def drill(
         raise resuming.nothing_to_resume(run, step, skipped)
     state = run.read_state()
     workspace = resuming.workspace_of(run)
-    count = len(state.get("gpus") or []) if gpus is None else gpus
-    placement = place(workspace, count=count)
+    placement = place_again(workspace, run.read_resolved().get("recipe") or {}, state, gpus)
     scratch = RunFolder(workspace.cache_dir / "drills" / f"{run.name}-{os.getpid()}")
     began = time.monotonic()
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import DoesNotFit, FtuiError
 from engine.files import Lock
@@ -75,6 +75,23 @@ def place(workspace: Workspace, *, count: int | None, force: bool = False, proce
             return Placement((), 1, ())
         free = known if force else hardware.free(known, probe.sample())
     return _lock(workspace, known, free, count, force)
+
+
+def place_again(
+    workspace: Workspace, recipe: Mapping[str, Any], state: Mapping[str, Any], count: int | None
+) -> Placement:
+    """The GPUs of a run that goes on: as many as before, or `count`; of a run on the CPU, its processes.
+
+    Raises:
+        FtuiError: as `place`.
+    """
+    before = state.get("gpus") or []
+    if recipe.get("device") == "cpu":
+        return place(workspace, count=0, processes=count or int(state.get("world_size") or 1))
+    placement = place(workspace, count=len(before) if count is None else count)
+    if placement.gpus and recipe.get("sharding") == "pipeline":  # one process, its layers on all of them
+        placement = replace(placement, ranks=1)
+    return placement
 
 
 def here(recipe: Recipe) -> tuple[int, bool]:

@@ -11,10 +11,11 @@ from engine.files import Lock, write_json
 from engine.process import ProcessId
 from engine.run import choice, comparison, launch, planned
 from engine.run.choice import Choice
-from engine.run.gpus import Placement, place
+from engine.run.gpus import Placement, place_again
 from engine.run.launch import Started
 from engine.run.status import LIVE, held_s, read_plan, start_again, state_of
 from engine.text import _
+from engine.train.sharding import SHARDED
 from engine.workspace import RunFolder, Workspace, locate
 
 LISTED = 20  # checkpoints named in an error
@@ -96,10 +97,10 @@ def _go_on(
 
     before: list[str] = state.get("gpus") or []
     workspace = workspace_of(run)
-    placement = place(workspace, count=len(before) if gpus is None else gpus)
+    placement = place_again(workspace, run.read_resolved().get("recipe") or {}, state, gpus)
     try:
         was = comparison.setup_before(run, state, chosen.entry)
-        if len(placement.gpus) != len(before) or values:
+        if len(placement.gpus) != len(before) or placement.ranks != (state.get("world_size") or 1) or values:
             document, given = resolve_again(run, placement, values)
             plan = planned.make(workspace.root, document["recipe"], placement, given=given, auto=False)
             planned.refuse(plan, where=str(run.plan), force=force, resumes=True)
@@ -204,6 +205,11 @@ def resolve_again(
     given = {key: recipe[key] for key, where in origin.items() if where in ("recipe", "override") and key in recipe}
     given.pop("gradient_accumulation_steps", None)
     given["global_batch_size"] = total = recipe["global_batch_size"]
+    if placement.ranks > 1:  # what the plan chose then: it is how the checkpoint is stored, too
+        kept = ("sharding", "cpu_offload") if recipe.get("sharding") in SHARDED else ()
+        given.update({key: recipe[key] for key in kept if origin.get(key) == "derived"})
+    if recipe.get("device") == "cpu" and "num_gpus" in given:
+        given["num_gpus"] = placement.ranks
     given.update(values)
     accumulation = given.pop("gradient_accumulation_steps", None)  # follows from the rest; said twice it may differ
     try:

@@ -12,7 +12,8 @@ from engine.errors import DoesNotFit
 from engine.files import write_json
 from engine.plan import measured, models, mounts
 from engine.recipe import defaults, limits
-from engine.run import measure, planned, status
+from engine.run import gpus, measure, planned, resuming, status
+from engine.workspace import Workspace
 from tests.support.fake_run import GB, FakeRun
 from tests.support.plans import NO_GPU, cards
 
@@ -206,3 +207,24 @@ def test_more_host_memory_than_there_is_is_a_warning(house: Path, monkeypatch: p
     (warning,) = [finding for finding in plan.findings if finding.key == "host"]
     assert warning.level == "warning" and "16 GB" in warning.detail
     planned.refuse(plan, where="x", force=False)
+
+
+def test_a_resume_keeps_the_sharding_that_was_planned_and_the_processes_of_a_cpu(house: Path) -> None:
+    """Resolved anew, `sharding: auto` must not become another: the checkpoint is stored in its way."""
+    run = FakeRun(house, "run-1").run
+    recipe = defaults.fill({"global_batch_size": 16, "sharding": "fsdp2"}, num_gpus=8)
+    document = {"format": 1, "recipe": recipe, "origin": {"sharding": "derived", "global_batch_size": "recipe"}}
+    write_json(run.resolved, document)
+    four, _given = resuming.resolve_again(run, cards(4), {})
+    assert (four["recipe"]["sharding"], four["recipe"]["gradient_accumulation_steps"]) == ("fsdp2", 2)
+    one, _given = resuming.resolve_again(run, cards(1), {})
+    assert one["recipe"]["sharding"] == "none"
+
+    given = {"device": "cpu", "num_gpus": 2, "global_batch_size": 16}
+    recipe = defaults.fill(given, num_gpus=0)
+    write_json(run.resolved, {"format": 1, "recipe": recipe, "origin": dict.fromkeys(given, "recipe")})
+    placement = gpus.place_again(Workspace(house / "ft"), recipe, {"world_size": 2}, None)
+    assert (placement.ranks, placement.device) == (2, "cpu")
+    placement = gpus.place_again(Workspace(house / "ft"), recipe, {"world_size": 2}, 4)
+    four, _given = resuming.resolve_again(run, placement, {})
+    assert (four["recipe"]["num_gpus"], four["recipe"]["gradient_accumulation_steps"]) == (4, 2)
