@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from types import BuiltinMethodType
 from typing import Any
 
 import jinja2
@@ -68,6 +69,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             except AttributeError:
                 pass
         return super().getattr(obj, attribute)
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(__obj) is BuiltinMethodType and type(__obj.__self__) is str and __obj.__name__ in _TEXT_METHODS:
+            kwargs.pop("_block_vars", None)  # what jinja2 hands along for functions that ask for the context
+            kwargs.pop("_loop_vars", None)
+            return __obj(*args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
 
 _DICT_ATTRIBUTES = frozenset(dir(dict))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -164,11 +165,15 @@ def _start(work: Work) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     die_with_parent()
     _worker = Worker(work)
+    gc.disable()  # a search for cycles through a block's texts, again and again, costs a twentieth; once a block does
 
 
 def _part(block: Block, form: str | None) -> Part:
     assert _worker is not None
-    return _worker.part(block, form)
+    try:
+        return _worker.part(block, form)
+    finally:
+        gc.collect()
 
 
 def cores() -> int:
