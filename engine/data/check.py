@@ -6,17 +6,14 @@ report does not depend on how many there were.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +142,6 @@ def examine(
     held_out: Sequence[str] = (),
     delimiter: str | None = None,
     workers: int | None = None,
-    apart: bool = False,
     tell: Tell | None = None,
 ) -> Examined:
     """Check training data and keep what the report is made of.
@@ -156,7 +152,6 @@ def examine(
         held_out: rows to evaluate on.
         delimiter: the sign between CSV columns.
         workers: processes to use.
-        apart: use other processes however little there is to do: this one has a screen to draw.
         tell: hears how many rows are checked; what it answers with False ends here.
 
     Raises:
@@ -171,7 +166,7 @@ def examine(
         from engine.data import tokens
 
         loaded = tokens.load(model)
-    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers, apart=apart, tell=tell)
+    train, evaluation = check_files(train_files, eval_files, options, delimiter, workers, tell=tell)
     everything = [*train, *evaluation]
     _compare(train, evaluation)
     for result in everything:
@@ -207,11 +202,10 @@ def check_files(
     delimiter: str | None = None,
     workers: int | None = None,
     *,
-    apart: bool = False,
     tell: Tell | None = None,
 ) -> tuple[list[FileResult], list[FileResult]]:
     """What each file holds, row by row; nothing is compared yet."""
-    with _Pool([*train, *held_out], options, workers, apart=apart, tell=tell) as pool:
+    with _Pool([*train, *held_out], options, workers, tell=tell) as pool:
         return [_file(path, pool, delimiter) for path in train], [_file(path, pool, delimiter) for path in held_out]
 
 
@@ -228,27 +222,11 @@ def _start_worker() -> None:
     die_with_parent()
 
 
-def _start_tracker() -> None:
-    """Start what multiprocessing keeps beside spawned processes, while standard error is a file.
-
-    A terminal app puts something in its place that has no number, and that would be handed on.
-    """
-    if sys.__stderr__ is not None:
-        with contextlib.redirect_stderr(sys.__stderr__):
-            resource_tracker.ensure_running()
-
-
 class _Pool:
     """Checks blocks in order, in other processes where that is worth their start."""
 
     def __init__(
-        self,
-        files: Iterable[Path],
-        options: Options,
-        workers: int | None,
-        *,
-        apart: bool = False,
-        tell: Tell | None = None,
+        self, files: Iterable[Path], options: Options, workers: int | None, *, tell: Tell | None = None
     ) -> None:
         self._tell, self._rows = tell, 0
         self.options = self._options = options
@@ -262,8 +240,7 @@ class _Pool:
         wanted = min(cores, MAX_WORKERS) if workers is None and size >= WORTH_A_PROCESS else workers or 1
         self._executor: ProcessPoolExecutor | None = None
         self._ahead = 2 * wanted
-        if wanted > 1 or apart:
-            _start_tracker()
+        if wanted > 1:
             # spawn: the caller may have threads, and a fork would copy their locks
             self._executor = ProcessPoolExecutor(
                 wanted, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker

@@ -6,25 +6,21 @@ All methods may take their time and are called from threads; none of them draws.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from engine.data import check, drops, index, preview, reader, sources, suggest, tokens
-from engine.data.kinds import lookup
-from engine.data.suggest import Advice
+from engine.data import drops, examine, index, preview, reader, sources, tokens
+from engine.data.examine import Outcome
 from engine.data.tally import Tally
 from engine.data.worker import Options
 from engine.errors import UsageError
 from engine.text import _
 
 KEPT = 10_000  # rows of each finding that can be gone through
-BINS = tuple(1 << n for n in range(5, 21))
-LEFT_OUT = ("duplicate", "near_duplicate", "train_eval_overlap", "dropped_row")
 
 
 @dataclass(frozen=True)
@@ -49,59 +45,6 @@ class Picture:
     dropped: bool
 
 
-@dataclass(frozen=True)
-class Found:
-    """One kind of finding over all files, with the rows where it was seen as (file, line)."""
-
-    kind: str
-    subtype: str
-    level: str
-    count: int
-    detail: str
-    rows: tuple[tuple[int, int], ...]
-
-    @property
-    def name(self) -> str:
-        """Kind and subtype."""
-        return f"{self.kind} {self.subtype}".strip()
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """How long the rows are. `bins` are (up to, rows); `unit` is tokens, or characters where no model counts."""
-
-    values: NDArray[np.int32]
-    is_tokens: bool
-    bins: tuple[tuple[int, int], ...]
-    p50: int = 0
-    p90: int = 0
-    p99: int = 0
-    longest: int = 0
-    trained_share: float | None = None
-
-    def beyond(self, length: int) -> float:
-        """The share of the rows that is longer."""
-        return suggest.share_beyond(self.values, length)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a check of all rows said."""
-
-    rows: int
-    usable: int
-    found: tuple[Found, ...]
-    lengths: Lengths
-    advice: Advice | None
-    left_out: dict[str, int]  # what preparing would leave out, by kind
-    masked: int  # rows in which it would mask something
-
-    @property
-    def errors(self) -> int:
-        """Kinds of errors."""
-        return sum(found.level == "error" for found in self.found)
-
-
 class Study:
     """The rows of some files.
 
@@ -120,6 +63,7 @@ class Study:
         self._firsts: list[int] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._child: examine.Child | None = None
 
     def __len__(self) -> int:
         return self._firsts[-1] + len(self._indexes[-1]) if self._indexes else 0
@@ -211,76 +155,26 @@ class Study:
         return self.picture(picture.number, picture.file, picture.line, picture.value)
 
     def examine(self, tell: Callable[[int], None] | None = None) -> Outcome:
-        """Check all rows, in other processes; `tell` hears how many are done.
+        """Check all rows, in another process; `tell` hears how many are done.
 
         Raises:
             UsageError: a file or the model cannot be read.
-            FtuiError: a process was killed, or `close` was called.
+            FtuiError: the process was killed, or `close` was called.
         """
         model = str(self.model.folder) if self.model is not None else None
-
-        def told(rows: int) -> bool:
-            if tell is not None:
-                tell(rows)
-            return not self._closed
-
+        most = self.model.max_length if self.model is not None else None
         options = Options(self.subject.columns, model, self.subject.max_length, self.dropped, KEPT)
-        result = check.examine([str(file) for file in self.files], options, apart=True, tell=told)
-        found = _found([file.tally for file in result.train])
-        counts = {kind: sum(f.count for f in found if f.kind == kind) for kind in LEFT_OUT}
-        lengths = _lengths(result, is_tokens=model is not None)
-        advice = None
-        if model is not None and self.model is not None:
-            advice = suggest.advise(lengths.values, self.model.max_length)
-        dropped = counts.pop("dropped_row")
-        unusable = result.report.rows - result.report.usable - dropped
-        left_out = {"unusable": unusable, **counts, "dropped": dropped}
-        return Outcome(
-            result.report.rows, result.report.usable, found, lengths, advice,
-            {kind: count for kind, count in left_out.items() if count > 0},
-            sum(f.count for f in found if f.kind in ("pii", "secret") and f.subtype != "name"),
-        )  # fmt: skip
+        with self._lock:
+            if self._closed:
+                raise examine.stopped()
+            self._child = examine.Child(examine.Work([str(file) for file in self.files], options, most))
+        return self._child.outcome(tell)
 
     def close(self) -> None:
         """Let scratch files go; an index on its way stops."""
         self._closed = True
         with self._lock:
+            if self._child is not None:
+                self._child.end()
             for found in self._indexes:
                 found.close()
-
-
-def _found(tallies: Sequence[Tally]) -> tuple[Found, ...]:
-    """The findings of all files by kind, errors first, then the most frequent."""
-    rows: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    counts: dict[tuple[str, str], int] = {}
-    details: dict[tuple[str, str], str] = {}
-    for file, tally in enumerate(tallies):
-        for finding in tally.findings(""):
-            key = (finding.kind, finding.subtype or "")
-            rows.setdefault(key, []).extend((file, line) for line in tally.entries[key].lines)
-            counts[key] = counts.get(key, 0) + finding.count
-            details.setdefault(key, finding.detail)
-    found = [
-        Found(kind, subtype, lookup(kind, subtype).level, counts[kind, subtype], details[kind, subtype], tuple(lines))
-        for (kind, subtype), lines in rows.items()
-    ]
-    order = ("error", "warning", "note")
-    return tuple(sorted(found, key=lambda f: (order.index(f.level), -f.count, f.name)))
-
-
-def _lengths(result: check.Examined, *, is_tokens: bool) -> Lengths:
-    parts = [part for file in result.train for part in (file.lengths if is_tokens else file.sizes)]
-    values = np.concatenate([np.zeros(0, np.int32), *parts])
-    if not len(values):
-        return Lengths(values, is_tokens, ())
-    edges = [edge for edge in BINS if edge < 2 * int(values.max())]
-    edges = [edge for at, edge in enumerate(edges) if at + 1 >= len(edges) or int((values <= edge).sum()) > 0]
-    edges = edges or [BINS[0]]
-    if edges[-1] < int(values.max()):
-        edges.append(int(values.max()))
-    upto = [int((values <= edge).sum()) for edge in edges]
-    bins = tuple((edge, count - before) for edge, count, before in zip(edges, upto, [0, *upto], strict=False))
-    p50, p90, p99 = (int(np.percentile(values, share, method="inverted_cdf")) for share in (50, 90, 99))
-    kept = sum(file.kept for file in result.train)
-    trained = sum(file.trained for file in result.train) / kept if is_tokens and kept else None
-    return Lengths(values, is_tokens, bins, p50, p90, p99, int(values.max()), trained)

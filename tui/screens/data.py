@@ -15,7 +15,8 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
 
-from engine.data.study import Found, Outcome, Picture, Study, Subject
+from engine.data.examine import Found, Outcome
+from engine.data.study import Picture, Study, Subject
 from engine.errors import FtuiError
 from engine.text import _, number
 from tui.keys import bindings
@@ -162,7 +163,7 @@ class DataScreen(Screen["Changes | None"]):
 
     @on(Learned)
     def _learned(self, message: Learned) -> None:
-        if message.study is not self._study or not self.is_mounted:
+        if message.study is not self._study or self not in self.app.screen_stack:
             return
         value = message.value
         if message.what == "first":

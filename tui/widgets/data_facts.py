@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.data.study import Found, Outcome, Picture
+from engine.data.examine import Found, Outcome
+from engine.data.study import Picture
 from engine.text import _, number
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.data_lengths import share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from engine.data.study import Found
+from engine.data.examine import Found
 from engine.text import _, number
 from tui.widgets.cells import Cells, CellWidget, Ink
 

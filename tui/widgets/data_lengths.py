@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.data.study import Lengths
+from engine.data.examine import Lengths
 from engine.text import _, number
 from tui.widgets.cells import Cells, CellWidget, Ink
 

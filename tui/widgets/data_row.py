@@ -106,7 +106,8 @@ class DataRow(CellWidget, can_focus=False):
         for text, state in self._picture.shown.parts:
             ink = INKS.get(state, Ink.PLAIN)
             before, after = marks.get(state, ("", ""))
-            for found in WORD.findall(before + text + after):
+            body = text.rstrip("\n")
+            for found in WORD.findall(before + body + after + text[len(body) :]):
                 word = found
                 if word == "\n":
                     end()
