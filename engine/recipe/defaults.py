@@ -44,6 +44,7 @@ CONSTANT: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.03,
     "max_length": 2048,
+    "train_sampling_strategy": "group_by_length",  # half of a batch is padding otherwise
     "logging_steps": 10,
     "logging_nan_inf_filter": False,
     "eval_steps": 0.1,
