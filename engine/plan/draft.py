@@ -149,7 +149,7 @@ class Draft:
         if self.said.get("sharding", "auto") == "auto":
             values["sharding"] = "auto"
         if found := lengths(resolved.get("dataset_path")):
-            values["length_histogram"] = found
+            values |= {"length_histogram": found, "lengths_estimated": True}
         return {key: value for key, value in values.items() if value is not None}
 
     def plan(self, workspace: Workspace) -> Result:

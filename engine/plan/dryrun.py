@@ -145,7 +145,7 @@ def specification(r: Request, config: dict[str, Any], limit: float | None = None
         config={k: v for k, v in config.items() if k not in NOT_SHAPE},
         method=r.method,
         rows=1 if packed else r.per_device_train_batch_size,
-        length=r.max_length * (r.per_device_train_batch_size if packed else 1),
+        length=r.longest * (r.per_device_train_batch_size if packed else 1),
         target="cpu" if r.gpu == on_cpu.CPU else "cuda",
         autocast=r.gpu != on_cpu.CPU,
         bf16_master=r.bf16_master,

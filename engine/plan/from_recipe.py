@@ -87,7 +87,7 @@ def held_against(
     request = values(resolved, num_gpus=num_gpus) | {"gpu": gpu, "gpu_memory_gb": gpu_memory_gb}
     found = lengths(resolved.get("dataset_path"))
     if found:
-        request["length_histogram"] = found
+        request |= {"length_histogram": found, "lengths_estimated": True}
     return {key: value for key, value in request.items() if value is not None}
 
 

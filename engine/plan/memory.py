@@ -65,7 +65,7 @@ def numerics(r: Request) -> Numerics:
     liger = r.loss == "liger" and not r.fused_kernels
     return Numerics(
         tokens=r.tokens,
-        sequence=r.max_length,
+        sequence=r.longest,
         trains_base=full,
         checkpointed=r.gradient_checkpointing,
         weight_bytes=FP32 if wide else BF16,
@@ -228,7 +228,7 @@ def _evaluation(r: Request, base: dict[str, float], ring: float, last: tuple[Blo
     rows = r.per_device_eval_batch_size
     if rows is None:
         return None
-    tokens = float(r.max_length * rows) * (2 if r.task == "dpo" else 1)
+    tokens = float(r.longest * rows) * (2 if r.task == "dpo" else 1)
     logits = 0.0 if r.loss in ("chunked", "liger") else (BF16 + 2 * FP32) * r.shape.vocab * tokens
     forward = last[1].forward_peak * tokens / max(1, r.tokens)  # type: ignore[attr-defined]
     return Phase("evaluation", base | {"logits": logits, "activations": forward, "transients": ring})

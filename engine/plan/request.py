@@ -49,7 +49,8 @@ class Request:
     attn_implementation: str = "sdpa"
     loss: str = "chunked"
     packing: bool = False
-    lengths: tuple[tuple[int, int], ...] = ()  # (tokens, rows): the data's real lengths
+    lengths: tuple[tuple[int, int], ...] = ()  # (tokens, rows): the data's lengths
+    lengths_estimated: bool = False  # not counted: good for the time, no bound for the memory
     rows: int | None = None
     train_tokens: float | None = None
     num_train_epochs: float = 1.0
@@ -77,10 +78,17 @@ class Request:
     notes: tuple[str, ...] = ()
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest row that can come: of the data where their lengths were counted, else `max_length`."""
+        if self.lengths and not self.packing and not self.lengths_estimated:
+            return min(self.max_length, max(length for length, rows in self.lengths if rows))
+        return self.max_length
+
+    @property
     def tokens(self) -> int:
         """Tokens of one micro-batch on one GPU: padded, or packed to the full length."""
         pairs = 2 if self.task == "dpo" else 1
-        return self.max_length * self.per_device_train_batch_size * pairs
+        return self.longest * self.per_device_train_batch_size * pairs
 
     @property
     def experts_quantised(self) -> bool:
@@ -234,7 +242,7 @@ def parse(values: dict[str, Any], *, resolve: Any = models.resolve) -> Request:
     for key in (
         "use_dora", "kbit_prepare", "gradient_checkpointing", "packing", "reshard_after_forward", "cpu_offload",
         "precompute_ref", "fused_kernels", "compile", "optimizer_in_bwd", "fp8", "fsdp1_no_shard", "untie",
-        "expandable_segments",
+        "expandable_segments", "lengths_estimated",
     ):  # fmt: skip
         fields[key] = read.flag(key)
     for key in ("gpu", "server", "framework", "optim"):

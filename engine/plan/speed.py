@@ -60,7 +60,7 @@ def flops_per_token(r: Request) -> float:
 
 def _scores(r: Request) -> float:
     """Operations of one token's attention scores, forward: the causal half."""
-    context = r.max_length if r.shape.window is None else min(r.max_length, r.shape.window)
+    context = r.longest if r.shape.window is None else min(r.longest, r.shape.window)
     return 2.0 * context * r.shape.q * r.shape.layers
 
 

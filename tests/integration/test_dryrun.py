@@ -76,23 +76,37 @@ def test_125_million_parameters_take_what_their_dry_run_says(tmp_path):
     assert max(abs(error) for error in errors.values()) < WITHIN, errors
 
 
+def errors_of_two_ranks(chosen, folder, out) -> dict[tuple, float]:
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+        str(ROOT / "tests/support/dryrun_rank.py"), json.dumps([spec.to_json() for spec in chosen]), str(folder),
+        str(out),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    real = json.loads((out / "peaks.json").read_text())
+    return {
+        (spec.method, spec.checkpointing): dry_peak(spec) / peak - 1 for spec, peak in zip(chosen, real, strict=True)
+    }
+
+
 @pytest.mark.timeout(600)
 def test_two_real_fsdp2_ranks_take_what_fake_ranks_say(tiny, tmp_path):
     from tests.support.dryrun import TINY
 
     chosen = list(specs(TINY, sharding="fsdp2", ranks=2))
-    chosen = [chosen[0], *(spec for spec in chosen if spec.checkpointing)]
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-        str(ROOT / "tests/support/dryrun_rank.py"), json.dumps([spec.to_json() for spec in chosen]), str(tiny),
-        str(tmp_path),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    real = json.loads((tmp_path / "peaks.json").read_text())
-    errors = {
-        (spec.method, spec.checkpointing): dry_peak(spec) / peak - 1 for spec, peak in zip(chosen, real, strict=True)
-    }
+    errors = errors_of_two_ranks([chosen[0], *(spec for spec in chosen if spec.checkpointing)], tiny, tmp_path)
+    assert max(abs(error) for error in errors.values()) < WITHIN, errors
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_two_real_ranks_of_125_million_parameters(tmp_path):
+    from tests.support.dryrun import SMALL, save_model
+
+    folder = save_model(SMALL, tmp_path / "small")
+    errors = errors_of_two_ranks(list(specs(SMALL, rows=1, length=64, sharding="fsdp2", ranks=2)), folder, tmp_path)
+    print(errors)
     assert max(abs(error) for error in errors.values()) < WITHIN, errors
 
 

@@ -111,6 +111,17 @@ def test_lengths_give_packed_and_padded_tokens():
     assert train_tokens(request.parse(BASE | rows | {"max_length": 512, "packing": True})) == 812
 
 
+def test_counted_lengths_bound_the_memory_and_estimated_ones_do_not():
+    asked = BASE | {"max_length": 4096, "per_device_train_batch_size": 4, "length_histogram": {"100": 50, "700": 2}}
+    plain = plan(request.parse(asked | {"length_histogram": None}), advise=False)
+    counted = plan(request.parse(asked), advise=False)
+    short = plan(request.parse(asked | {"length_histogram": None, "max_length": 700}), advise=False)
+    assert counted.request.longest == 700
+    assert counted.memory.peak.total == short.memory.peak.total < plain.memory.peak.total
+    for more in ({"lengths_estimated": True}, {"packing": True}):
+        assert plan(request.parse(asked | more), advise=False).memory.peak.total >= plain.memory.peak.total
+
+
 def test_steps_and_epochs_give_tokens():
     base = BASE | {"max_length": 1000, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     assert train_tokens(request.parse(base | {"max_steps": 10})) == 80_000
