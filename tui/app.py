@@ -341,6 +341,8 @@ class FtuiApp(OrderedKeysApp):
             "CheckpointsScreen": "checkpoints",
             "PlannerScreen": "planner",
             "DataScreen": "data",
+            "ReadingScreen": "reading",
+            "SamplesScreen": "samples",
         }
         return tables.get(type(screen).__name__)
 

@@ -112,6 +112,11 @@ OWN: dict[str, dict[str, Any]] = {
         "default": None,
         "help": "A regular expression: only its last group, in answer and reference, is compared",
     },
+    "eval_samples": {
+        "types": ["int"],
+        "default": 4,
+        "help": "Held-out prompts answered at each evaluation while it trains; 0 for none",
+    },
     "eval_max_new_tokens": {
         "types": ["int"],
         "default": 256,

@@ -37,6 +37,7 @@ RANGES: dict[str, str] = {
     "save_total_limit": "[1, 1e6]",
     "torch_empty_cache_steps": "[1, 1e9]",
     "test_size": "[0, 1)",
+    "eval_samples": "[0, 64]",
     "eval_max_new_tokens": "[1, 100000]",
     # data
     "max_length": "[2, 1e8]",

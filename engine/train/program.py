@@ -11,7 +11,20 @@ import transformers
 from engine.checkpoint import ledger, manifest, retention
 from engine.errors import GateError
 from engine.text import _
-from engine.train import adapters, arguments, checks, data, environment, finish, model, sharding, source, tasks
+from engine.train import (
+    adapters,
+    arguments,
+    checks,
+    data,
+    environment,
+    exactness,
+    finish,
+    model,
+    samples,
+    sharding,
+    source,
+    tasks,
+)
 from engine.train import job as jobs
 from engine.train.callbacks import ControlCallback, JournalCallback
 from engine.train.events import Events
@@ -63,6 +76,7 @@ class Program:
         train_rows, eval_rows = data.load(job)
         trainer = self._build(job, args, path, tokenizer, train_rows, eval_rows)
         checks.verify(job, trainer)
+        samples.attach(job, trainer, tokenizer)  # before the journal, which then leaves their time out of its rates
         saver = self._connect(job, ranks, trainer, document, resumed)
         control = ControlCallback(ranks, self.events, self.signals, rank, can_evaluate=eval_rows is not None)
         trainer.add_callback(control)
@@ -97,7 +111,10 @@ class Program:
                 kind="bad_checkpoint",
             )
         self.step = entry.step
-        return manifest.read(path)
+        saved = manifest.read(path)
+        if saved is not None:
+            exactness.require_form(path, saved, sharding.kind(self.job.recipe), self.rank.world_size)
+        return saved
 
     def _build(self, job: jobs.Job, args: Any, path: str, tokenizer: Any, train_rows: Any, eval_rows: Any) -> Any:
         if job.task != "dpo":  # the rows have their loss mask in `labels`: TRL is to leave them alone
@@ -143,6 +160,15 @@ class Program:
         if resumed is not None:
             saver.saved_step = resumed.step
             saver.metrics.update(resumed.metrics)
+        different = []
+        if resumed is not None:
+            different = exactness.reasons(
+                resumed,
+                world_size=rank.world_size,
+                versions=environment.versions(),
+                recipe_sha256=job.recipe_sha256,
+                data_sha256=document.get("data_sha256"),
+            )
         trained, total = checks.counts(trainer.model)
         per_device = args.per_device_train_batch_size
         self._journal = JournalCallback(
@@ -160,9 +186,13 @@ class Program:
                 "total_parameters": total,
                 "device": _device_name(args.device),
                 "dtype": str(next(trainer.model.parameters()).dtype).removeprefix("torch."),
+                "sharding": job.get("sharding", "none"),
+                "attn_implementation": checks.attention(trainer.model),
+                "loss_path": checks.loss_path(trainer.model),
                 "assistant_only_loss": document["train"].get("assistant_only_loss"),
                 "resumed_from": str(rank.resume_from) if rank.resume_from else None,
-                "exact_resume": resumed.world_size == rank.world_size if resumed is not None else None,
+                "exact_resume": not different if resumed is not None else None,
+                "not_exact": different,
                 "tokens_seen": resumed.metrics.get("tokens_seen", 0) if resumed is not None else 0,
             },
         )

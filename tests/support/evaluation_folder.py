@@ -43,7 +43,7 @@ def evaluated(run: RunFolder, *, right: int = 8, of: int = 12, passed: bool | No
     ]  # fmt: skip
     (folder / "rows.jsonl").write_bytes(lines(rows))
     gates = [{"expr": "exact_match >= 0.5", "passed": passed}] if passed is not None else []
-    report = {"format": 1, "time": 1.0, "run": run.name, "step": 10, "label": "step-10", "passed": passed, "gates": gates,
-              "tuned": {"exact_match": right / of}, "delta": {}, "forgetting": 0.0}  # fmt: skip
+    report = {"format": 1, "time": 1.0, "run": run.name, "step": 10, "label": "step-10", "passed": passed,
+              "gates": gates, "tuned": {"exact_match": right / of}, "delta": {}, "forgetting": 0.0}  # fmt: skip
     write_json(folder / "report.json", report)
     return rows

@@ -262,7 +262,7 @@ def test_the_gates_word_for_whoever_merges(workspace: Workspace) -> None:
     run = run_folder(workspace, "a-2", gates=["exact_match >= 0.5"])
     assert "ftui eval a-2" in str(gate.require(run, 10))
     evaluated(run, passed=False)
-    with pytest.raises(GateError, match="exact_match >= 0.5") as caught:
+    with pytest.raises(GateError, match=r"exact_match >= 0\.5") as caught:
         gate.require(run, 10)
     assert caught.value.exit_code == 4 and "--ignore-gate" in str(caught.value.fix)
     assert gate.word(run, 20)["state"] == "missing"  # another step was not evaluated

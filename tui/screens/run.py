@@ -321,6 +321,18 @@ class RunScreen(Screen[None]):
         """The rest of its long lines."""
         self.query_one(RunLog).shift(by)
 
+    def action_read_answers(self) -> None:
+        """Base and tuned answers, side by side and blind."""
+        from tui.screens.reading import ReadingScreen
+
+        self.app.push_screen(ReadingScreen(self.folder))
+
+    def action_samples(self) -> None:
+        """What the model answered to fixed prompts at each evaluation."""
+        from tui.screens.samples import SamplesScreen
+
+        self.app.push_screen(SamplesScreen(self.folder))
+
     def action_copy(self) -> None:
         """The error, or the figures, to the clipboard."""
         notice = self.query_one(RunNotice).text()

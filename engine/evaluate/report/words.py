@@ -50,7 +50,7 @@ def group(part: dict[str, Any]) -> str:
         "ru": _("Russian"),
         "tr": _("Turkish"),
     }
-    return known.get(part["name"], part["name"])
+    return known.get(part["name"], str(part["name"]))
 
 
 def is_share(name: str) -> bool:
