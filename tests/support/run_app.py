@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any
 
 from engine.workspace import RunFolder, Workspace
+from tests.support.app import until
 from tui import themes
 from tui.app import FtuiApp
 from tui.screens.run import RunScreen
+from tui.widgets.run_facts import RunHeader
 
 
 class RunApp(FtuiApp):
@@ -42,3 +44,19 @@ class RunApp(FtuiApp):
     def notify(self, message: str, **options: Any) -> None:  # type: ignore[override]
         self.said.append(message)
         super().notify(message, **options)
+
+
+def shown(app: RunApp) -> bool:
+    """Whether the run was read and drawn."""
+    return bool(app.screen_stack) and any(app.run_screen.query(RunHeader)) and app.run_screen.snapshot.revision > 0
+
+
+def text(app: RunApp, kind: type[Any]) -> str:
+    """What a widget of the run screen shows."""
+    return "\n".join(app.run_screen.query_one(kind).lines())
+
+
+async def ready(app: RunApp, pilot: Any) -> None:
+    """Wait until the run is on the screen."""
+    await until(lambda: shown(app), pilot)
+    await pilot.pause(0.05)

@@ -89,7 +89,7 @@ class CheckpointSource:
                     extra=cells,
                 )
             )
-        self._rows = tuple(rows)
+        self._rows = tuple(sorted(rows, key=lambda row: row.state != "writing"))  # what is being written is the newest
 
     def _make(self, state: dict[str, Any], name: str) -> CheckpointsSnapshot:
         steps, seconds = unsaved(state)

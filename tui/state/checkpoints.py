@@ -107,8 +107,9 @@ def forecast(
             return Forecast(at, None if step_s is None else (at - step) * step_s)
         free -= size
         kept += 1
-        if limit is not None and kept > limit and not (keep_every and at % keep_every == 0):
-            free += size
+        if limit is not None and kept > limit:
             kept -= 1
+            if not (keep_every and (at - limit * every) % keep_every == 0):  # the one that leaves the newest ones
+                free += size
         save += every
     return Forecast(None)
