@@ -7,6 +7,7 @@ the training, leave half a folder that its resume takes for a checkpoint, and ro
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import threading
 import time
@@ -64,6 +65,7 @@ class Saver:
         self._verdicts = Verdicts(ranks)
         self._memory = HostMemory()
         self._under_way: Commit | None = None
+        self._settled = True  # what became of it is known, and the same to all ranks
         self._best_before: str | None = None
         self._planners: dict[str, Any] = {}
         self._number = 0
@@ -113,7 +115,7 @@ class Saver:
             began=began,
             told={"background": background, "waited_s": round(waited, 3)},
         )
-        self._under_way = Commit(order, self._verdicts, self.events)
+        self._under_way, self._settled = Commit(order, self._verdicts, self.events), False
         if background:
             order.told["blocked_s"] = blocked
             self.events.append("save_staged", step=step, bytes=total, blocked_s=blocked, waited_s=round(waited, 3))
@@ -124,21 +126,18 @@ class Saver:
     def wait(self, trainer: Any) -> float:
         """Wait for a save that is being written, and take note of what became of it; the seconds that took."""
         commit = self._under_way
-        if commit is None:
+        if commit is None or self._settled:  # the same on all ranks
             return 0.0
         began = time.monotonic()
         commit.join(2 * commit.order.patience)
         told = _("its part is not written yet") if commit.is_alive() else commit.reason
-        told = self.ranks.gather(told)[0] if self.ranks.size > 1 else told  # what rank 0 did is what counts
+        told = self.ranks.gather(told)[0]  # what rank 0 did is what counts
+        self._settled = True
         if told is None:
             self.saved_step = commit.order.step
             self._expected = commit.bytes or self._expected
         elif trainer.state.best_model_checkpoint == str(commit.order.final):
             trainer.state.best_model_checkpoint = self._best_before
-        if commit.is_alive():
-            commit.order.patience = 0.0  # training does not wait for it a second time
-        else:
-            self._under_way = None
         return time.monotonic() - began
 
     def let_finish(self) -> None:
@@ -157,7 +156,7 @@ class Saver:
 
     def _stuck(self) -> str | None:
         """A rank that still writes the part before, long after it was given up."""
-        stuck = self.ranks.gather(self._under_way is not None)
+        stuck = self.ranks.gather(self._under_way is not None and self._under_way.is_alive())
         if not any(stuck):
             return None
         return _("rank {rank} still writes the checkpoint before: its disk hangs").format(rank=stuck.index(True))
@@ -202,10 +201,11 @@ class Saver:
     def _require_room(self, need: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if free < need * MARGIN:
-            raise RuntimeError(
+            raise OSError(
+                errno.ENOSPC,
                 _("not enough room: a checkpoint takes {need}, {free} are free").format(
                     need=gigabytes(need), free=gigabytes(free)
-                )
+                ),
             )
 
     def _take(self, trainer: Any, capture: Capture, parts: list[Any], final: Path) -> None:
