@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from engine.errors import FtuiError
 from engine.text import _
-from engine.train import fp8, sharding
+from engine.train import flops, fp8, sharding
 from engine.train.job import Job
 from engine.train.model import device, wants_4bit
 
@@ -54,8 +54,9 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
         found.append(("load_in_4bit", True, _has_4bit(model)))
     if job.get("fp8", False):
         found.append(("fp8", True, fp8.count(model) > 0))
-    if attention := job.get("attn_implementation"):
-        found.append(("attn_implementation", attention, getattr(model.config, "_attn_implementation", None)))
+    if wanted_attention := job.get("attn_implementation"):
+        found.append(("attn_implementation", wanted_attention, attention(model)))
+    found.append(("loss path", "chunked", loss_path(model)))
     trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if job.method == "full":
         frozen = sum(1 for _name, parameter in model.named_parameters() if not parameter.requires_grad)
@@ -70,7 +71,8 @@ def _differences(job: Job, trainer: Any) -> list[tuple[str, Any, Any]]:
         if job.get("bias", "none") == "none":
             found.append(("method", [], others[:3]))
     wanted = getattr(torch, str(job.get("dtype", "float32")), None)
-    if isinstance(wanted, torch.dtype) and not wants_4bit(job) and not job.get("load_in_8bit", False):
+    own_master = distributed_type(job) == "DEEPSPEED" and sharding.mixed_precision(job.recipe) != "no"
+    if isinstance(wanted, torch.dtype) and not sharding.quantized(job.recipe) and not own_master:
         # The base's weights: PEFT keeps an adapter in float32 whatever the base is.
         base = [
             p for p in model.parameters() if p.is_floating_point() and (job.method == "full" or not p.requires_grad)
@@ -122,9 +124,26 @@ class AtStart(TrainerCallback):
         if sharding.kind(job.recipe) == "pipeline":
             places = set(getattr(trainer.model, "hf_device_map", {}).values())
             found.append(("pipeline over several GPUs", True, len(places) > 1))
+        found += _optimizer(str(job.get("optim", "")), trainer.optimizer)
         if job.get("torch_compile", False):
             found.append(("torch_compile", True, hasattr(model, "_orig_mod") or hasattr(model, "_compiled_call_impl")))
         return found
+
+
+def _optimizer(name: str, optimizer: Any) -> list[tuple[str, Any, Any]]:
+    """Whether the optimizer is of the kind that the recipe names, where another would take other memory."""
+    while hasattr(optimizer, "optimizer"):  # as accelerate and DeepSpeed wrap it
+        optimizer = optimizer.optimizer
+    kind = type(optimizer)
+    if name == "muon":
+        return [("optim", "MuonWithAdamW", kind.__name__)]
+    if name == "adafactor":
+        return [("optim", "Adafactor", kind.__name__)]
+    if "paged" in name or name in ("adamw_8bit", "adamw_bnb_8bit", "lion_8bit"):
+        paged = bool(getattr(optimizer, "is_paged", False))
+        ours = kind.__module__.startswith("bitsandbytes")
+        return [("optim", (True, "paged" in name), (ours, paged))]
+    return []
 
 
 def _has_4bit(model: Any) -> bool:
@@ -133,12 +152,20 @@ def _has_4bit(model: Any) -> bool:
 
 
 def counts(model: Any) -> tuple[int, int]:
-    """Trained and all weights; two to a byte where they are packed."""
+    """Trained and all weights."""
     trained = total = 0
-    for parameter in model.parameters():
-        count = parameter.numel()
-        if parameter.__class__.__name__ == "Params4bit":
-            count *= 2 * parameter.element_size()
+    for parameter, count in flops.weights(model):
         total += count
         trained += count if parameter.requires_grad else 0
     return trained, total
+
+
+def attention(model: Any) -> str | None:
+    """The attention that the model computes with."""
+    return getattr(model.config.get_text_config(), "_attn_implementation", None)
+
+
+def loss_path(model: Any) -> str:
+    """`chunked` where TRL computes the loss in tiles from the head's weight, `full` where all scores are held."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "chunked" if "forward" in vars(base) else "full"

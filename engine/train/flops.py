@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -16,15 +17,10 @@ def per_token(model: Any, length: int) -> float:
     embedding = model.get_input_embeddings()
     tied = bool(getattr(config, "tie_word_embeddings", False))
     frozen = trained = 0
-    seen: set[int] = set()
     looked_up = {id(parameter) for parameter in embedding.parameters()} if not tied else set()
-    for parameter in model.parameters():
-        if id(parameter) in seen or id(parameter) in looked_up:
+    for parameter, count in weights(model):
+        if id(parameter) in looked_up:
             continue
-        seen.add(id(parameter))
-        count = parameter.numel()
-        if parameter.__class__.__name__ == "Params4bit":  # two weights a byte
-            count *= 2 * parameter.element_size()
         if parameter.requires_grad:
             trained += count
         else:
@@ -34,6 +30,21 @@ def per_token(model: Any, length: int) -> float:
     )
     attention = 3 * 2 * length * width * getattr(config, "num_hidden_layers", 0)
     return 4.0 * frozen + 6.0 * trained + attention
+
+
+def weights(model: Any) -> Iterator[tuple[Any, int]]:
+    """Each parameter once, with the number of its weights: those packed two to a byte and those sharded count whole."""
+    seen: set[int] = set()
+    for module in model.modules():
+        packed = type(module).__name__ == "Linear4bit" and type(module).__module__.startswith("bitsandbytes")
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            if packed and name == "weight":
+                yield parameter, module.in_features * module.out_features
+            else:
+                yield parameter, getattr(parameter, "ds_numel", None) or parameter.numel()
 
 
 def peak(device_name: str) -> float | None:

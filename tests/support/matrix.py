@@ -112,6 +112,9 @@ def everything(folder: Path) -> Iterator[Cell]:
         for sharding in SHARDINGS:
             yield cell("SFT", method, sharding, folder)
     for method in METHODS:
+        for sharding in SHARDINGS:
+            yield cell("SFT, bf16", method, sharding, folder, **bf16(method))
+    for method in METHODS:
         for sharding in ("none", "ddp", "fsdp2", "zero3"):
             yield cell("DPO", method, sharding, folder)
             yield cell("DPO, precomputed", method, sharding, folder)
@@ -120,18 +123,23 @@ def everything(folder: Path) -> Iterator[Cell]:
         yield cell("pretrain, continued", "full", sharding, folder)
 
 
+def bf16(method: str) -> dict[str, Any]:
+    """The precision that a recipe gets on a GPU: bf16 steps, with fp32 weights where all of them are trained."""
+    if method == "full":
+        return {"dtype": "float32", "bf16": True}
+    storage = {"bnb_4bit_quant_storage": "bfloat16"} if method == "QLoRA" else {}
+    return {"dtype": "bfloat16", "bf16": True, **storage}
+
+
 def gpu_only(folder: Path) -> Iterator[Cell]:
     """What runs on GPUs alone: layers in turn, state in host memory, other precisions and kernels."""
     for method in ("LoRA", "QLoRA"):
         yield cell("SFT", method, "pipeline", folder)
     for sharding in ("fsdp2", "zero2", "zero3"):
         yield cell("SFT, offloaded", "full", sharding, folder, cpu_offload=True)
-    bf16 = {"dtype": "bfloat16", "bf16": True}
-    yield cell("SFT, bf16", "LoRA", "none", folder, **bf16)
-    yield cell("SFT, bf16", "LoRA", "fsdp2", folder, **bf16)
     yield cell("SFT, bf16 master", "full", "fsdp2", folder, dtype="bfloat16", bf16_master="bf16", bf16=True)
     yield cell("SFT, compiled", "LoRA", "none", folder, torch_compile=True)
-    yield cell("SFT, FP8", "full", "none", folder, fp8=True, **bf16)
+    yield cell("SFT, FP8", "full", "none", folder, fp8=True, **bf16("full"))
     for optimizer in ("paged_adamw_8bit", "paged_adamw_32bit", "adamw_8bit", "adafactor", "muon"):
         yield cell(f"SFT, {optimizer}", "full", "none", folder, optim=optimizer)
 
