@@ -8,6 +8,7 @@ from engine.errors import UsageError
 from engine.text import _
 
 FP32 = 4
+BLOCK4 = 128  # the same in torchao's 4-bit states
 BLOCK8 = 256  # values that share one fp32 maximum in the 8-bit states of bitsandbytes and torchao
 
 
@@ -15,9 +16,9 @@ BLOCK8 = 256  # values that share one fp32 maximum in the 8-bit states of bitsan
 class Rule:
     """An optimizer's appetite.
 
-    `states`: tensors of the parameter's own type; `bytes8`: tensors of 8-bit state; `foreach`: the step makes one more
-    copy of what it updates; `largest`: it makes fp32 copies of one parameter at a time; `paged`: the state lives in
-    managed memory, outside PyTorch's allocator.
+    `states`: tensors of the parameter's own type; `bytes8`, `bytes4`: tensors of 8-bit and 4-bit state; `tables`: what
+    embedding tables have beside those; `foreach`: the step makes one more copy of what it updates; `largest`: it makes
+    fp32 copies of one parameter at a time; `paged`: the state lives in managed memory, outside PyTorch's allocator.
     """
 
     states: int = 0
@@ -26,6 +27,8 @@ class Rule:
     largest: int = 0
     paged: bool = False
     fp32_states: bool = False
+    bytes4: int = 0
+    tables: int = 0
 
     def state_bytes(self, width: int) -> float:
         """Bytes of state of one parameter that PyTorch's allocator holds."""
@@ -35,7 +38,11 @@ class Rule:
 
     def full_bytes(self, width: int) -> float:
         """Bytes of state of one parameter, wherever it lives."""
-        return self.states * (FP32 if self.fp32_states else width) + self.bytes8 * (1 + FP32 / BLOCK8)
+        return (
+            self.states * (FP32 if self.fp32_states else width)
+            + self.bytes8 * (1 + FP32 / BLOCK8)
+            + (self.bytes4 * (0.5 + FP32 / BLOCK4))
+        )
 
     def step_bytes(self, trained: float, width: int, largest: float) -> float:
         """Bytes that the step needs for a moment."""
@@ -57,7 +64,20 @@ RULES = {
     "lion_8bit": Rule(bytes8=1),
     "paged_lion_32bit": Rule(states=1, paged=True, fp32_states=True),
     "paged_lion_8bit": Rule(bytes8=1, paged=True),
-    "muon": Rule(states=1, largest=2),
+    "muon": Rule(states=1, largest=2, tables=1),  # AdamW for what is no matrix
+    "adamw_torch_4bit": Rule(bytes4=2, largest=2),
+    "adagrad": Rule(states=1, foreach=True),
+    "ademamix": Rule(states=3, fp32_states=True),
+    "ademamix_8bit": Rule(bytes8=3),
+    "paged_ademamix_32bit": Rule(states=3, fp32_states=True, paged=True),
+    "paged_ademamix_8bit": Rule(bytes8=3, paged=True),
+    "rmsprop_bnb": Rule(states=1, fp32_states=True),
+    "rmsprop_bnb_8bit": Rule(bytes8=1),
+    "schedule_free_adamw": Rule(states=2, foreach=True),
+    "schedule_free_radam": Rule(states=2, foreach=True),
+    "schedule_free_sgd": Rule(states=1, foreach=True),
+    "grokadamw": Rule(states=3),
+    "stable_adamw": Rule(states=2, foreach=True),
 }
 SYNONYMS = {
     "adamw": "adamw_torch",
@@ -76,6 +96,7 @@ SYNONYMS = {
     "pagedadamw32bit": "paged_adamw_32bit",
     "adamw_anyprecision": "adamw_torch",
     "lion": "lion_32bit",
+    "rmsprop_bnb_32bit": "rmsprop_bnb",
     "adamw_apex_fused": "adamw_torch_fused",
 }
 

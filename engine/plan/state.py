@@ -118,6 +118,8 @@ def state(r: Request) -> State:
     adapter = 0.0 if full else trained * width
     rule = optimizers.rule(r.optim)
     states = trained * rule.state_bytes(width)
+    if full:
+        states += rule.tables * width * float(s.embedding)
     step = rule.step_bytes(trained, width, largest(s) if full else trained)
     grads = trained * width
     casts = 0.0

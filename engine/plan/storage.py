@@ -61,7 +61,8 @@ def checkpoint_bytes(r: Request) -> float:
         trained = adapter_parameters(r)
         wide = BF16 if r.lora_dtype == "bf16" else FP32
         weights = wide * trained
-    return weights + trained * rule.full_bytes(wide)
+    tables = rule.tables * wide * float(r.shape.embedding) if r.method == "full" else 0.0
+    return weights + trained * rule.full_bytes(wide) + tables
 
 
 def storage(r: Request, m: Memory, train_tokens: float | None) -> Storage:

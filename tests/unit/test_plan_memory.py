@@ -251,3 +251,11 @@ def test_one_plan_takes_at_most_5_ms():
     for r in requests:
         plan(r, advise=False)
     assert (time.process_time() - start) / len(requests) < 0.005
+
+
+def test_muon_keeps_one_state_of_matrices_and_two_of_tables():
+    r = ask(method="full", optim="muon")
+    kept = states.state(r).optimizer / 4
+    assert kept == r.shape.parameters + r.shape.embedding
+    four = ask(method="full", optim="adamw_torch_4bit")
+    assert states.state(four).optimizer < 0.6 * states.state(ask(method="full", optim="adamw_torch_8bit")).optimizer
