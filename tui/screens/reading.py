@@ -127,13 +127,11 @@ class ReadingScreen(Screen[None]):
         head = side.upper()
         if self._shown_names:
             head += "  " + (_("tuned") if (side == "a") == pair.tuned_is_a else _("base"))
-        text = Text(head + "\n", f"bold {self.ftui.rich_color('accent')}")
+        text = Text().append(head + "\n", f"bold {self.ftui.rich_color('accent')}")
         if not any(piece.strip() for piece, _differs in parts):
             return text.append(_("(nothing)"), self._muted)
         for piece, differs in parts:
-            text.append(
-                piece, f"underline {self.ftui.rich_color('warning')}" if differs and self._marks else "not bold default"
-            )
+            text.append(piece, f"underline {self.ftui.rich_color('warning')}" if differs and self._marks else "")
         return text
 
     def _score(self, pair: Pair) -> Text:
@@ -245,8 +243,8 @@ class ReadingScreen(Screen[None]):
                 text.append(f"{words.label(name):<{width}}  ")
                 text.append(f"{words.figure(name, metric['base']['value']):>9}  ")
                 text.append(f"{words.figure(name, metric['tuned']['value']):>9}  ", "bold")
-                text.append(words.verdict(delta), self.ftui.rich_color(tone))
-                text.append(f"  {words.interval(name, delta, signed=True)}\n", self._muted)
+                text.append(f"{words.interval(name, delta, signed=True):>22}  ", self._muted)
+                text.append(words.verdict(delta) + "\n", self.ftui.rich_color(tone))
             for item in document.get("gates") or []:
                 tone = self.ftui.rich_color("success" if item["passed"] else "error")
                 text.append("\n" + words.gate_line(item), tone)
