@@ -115,6 +115,7 @@ def check(
     delimiter: str | None = None,
     workers: int | None = None,
     dropped: frozenset[str] = frozenset(),
+    names: bool = False,
 ) -> Report:
     """Check training data.
 
@@ -127,11 +128,12 @@ def check(
         delimiter: the sign between CSV columns; None finds it out.
         workers: processes to use; None takes what the data is worth.
         dropped: rows that were marked as dropped (`drops.read`): they are left out.
+        names: look for names of people with the package that is installed.
 
     Raises:
         UsageError: a file or the model cannot be read at all.
     """
-    options = Options(columns or {}, model, max_length, dropped)
+    options = Options(columns or {}, model, max_length, dropped, names=names)
     return examine(files, options, held_out=held_out, delimiter=delimiter, workers=workers).report
 
 

@@ -239,6 +239,11 @@ def _text_kinds() -> dict[str, Kind]:
         "pii": Kind(
             "warning", _("personal data, {subtype}: {values}"), _("mask or drop it, unless the model shall learn it")
         ),
+        "pii.person": Kind(
+            "warning",
+            _("names of people: {values} (found by a language model: some are missed, some are none)"),
+            _("look at some of these rows; names are not masked"),
+        ),
         "pii.name": Kind(
             "note",
             _("what may be names of people: {values} (found by a few rules: many are missed, some are none)"),

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from engine.data import characters, drops, forms, languages, privacy, shingles, turns
+from engine.data import characters, drops, forms, languages, names, privacy, shingles, turns
 from engine.data.duplicates import Prints
 from engine.data.forms import Row
 from engine.data.rawjson import ROW_LIMIT, RowDecoder, guess_encoding, reason
@@ -46,6 +46,7 @@ class Options:
     max_length: int | None = None
     dropped: frozenset[str] = frozenset()  # rows that a person took out (`drops.read`)
     keep: int = MAX_LINES  # line numbers kept of each finding
+    names: bool = False  # look for names of people with the package that is installed
 
 
 @dataclass
@@ -239,7 +240,11 @@ class _Checker:
         lower = "\n".join(lowers)[:SCAN_LIMIT]
         characters.check(whole, self._say)
         row.broken = not can_be_kept(row)
+        for start, end in names.find(whole) if self.options.names else ():
+            self._say("pii", privacy.masked("name", whole[start:end]), "person")
         for kind, subtype, start, end in privacy.find(whole, lower):
+            if subtype == "name" and self.options.names:
+                continue
             self._say(kind, privacy.masked(subtype, whole[start:end]), subtype)
         if row.broken:
             return

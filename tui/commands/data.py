@@ -24,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("files", nargs="+", metavar="FILE", help=_("a file, a folder or a glob"))
     check.add_argument("--eval", action="append", default=[], metavar="FILE", help=_("rows kept for evaluation"))
     check.add_argument("--max-length", type=_positive, metavar="N", help=_("where rows are cut, in tokens"))
+    check.add_argument("--names", action="store_true", help=_("find names of people with spaCy or natasha (slow)"))
     preview = verbs.add_parser("preview", help=_("show rows as the model will see them"))
     preview.add_argument("file", metavar="FILE", help=_("a file, a folder or a glob"))
     preview.add_argument("-n", type=_positive, default=3, metavar="N", help=_("how many rows (default: 3)"))
@@ -60,10 +61,12 @@ def _delimiter(sign: str | None) -> str | None:
 
 
 def _check(args: argparse.Namespace, out: Output) -> int:
-    from engine.data import drops
+    from engine.data import drops, names
     from engine.data.check import check
     from engine.workspace import locate
 
+    if args.names:
+        out.note(_("names of people are looked for by {package}").format(package=names.needed()))
     report = check(
         args.files,
         held_out=args.eval,
@@ -72,6 +75,7 @@ def _check(args: argparse.Namespace, out: Output) -> int:
         columns=data_prepare.columns(args.column),
         delimiter=_delimiter(args.delimiter),
         dropped=drops.read(locate(args.home).root),
+        names=args.names,
     )
     failed = has_errors(report.findings)
     if out.as_json:

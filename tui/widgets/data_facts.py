@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.data.examine import Found, Outcome
 from engine.data.study import Picture
-from engine.text import _, number
+from engine.text import _, ngettext, number
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.data_lengths import share
 
@@ -109,7 +109,9 @@ class DataFoot(CellWidget):
         left = [f"{number(count)} {kind.replace('_', ' ')}" for kind, count in outcome.left_out.items()]
         text = _("leaves out {what}").format(what=", ".join(left)) if left else _("leaves nothing out")
         if outcome.masked:
-            text += _("; masks personal data {n} times").format(n=number(outcome.masked))
+            one, more = "; masks personal data in {n} place", "; masks personal data in {n} places"
+            masks = ngettext(one, more, outcome.masked)
+            text += masks.format(n=number(outcome.masked))
         kept = outcome.usable - sum(
             count for kind, count in outcome.left_out.items() if kind not in ("unusable", "dropped")
         )
