@@ -10,7 +10,7 @@ from typing import Any
 from engine.errors import UsageError
 from engine.plan import models
 from engine.plan.shapes import Shape, target_names
-from engine.text import _
+from engine.text import _, ngettext
 
 METHODS = ("full", "lora", "qlora")
 SHARDINGS = ("auto", "none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3", "pipeline")
@@ -298,7 +298,11 @@ def _checked(request: Request, values: dict[str, Any]) -> Request:
         if request.global_batch_size % ranks:
             raise _bad(
                 "global_batch_size",
-                _("a global batch of {batch} cannot be made of {micro} rows on {gpus} GPUs").format(
+                ngettext(
+                    "a global batch of {batch} cannot be made of micro-batches of {micro} on {gpus} GPU",
+                    "a global batch of {batch} cannot be made of micro-batches of {micro} on {gpus} GPUs",
+                    request.data_parallel,
+                ).format(
                     batch=request.global_batch_size, micro=request.per_device_train_batch_size,
                     gpus=request.data_parallel,
                 ),

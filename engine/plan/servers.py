@@ -203,7 +203,11 @@ def find(offered: Offers, name: str) -> tuple[int, Card, Server | None]:
     for server in offered.servers:
         if server.id.lower() == name.lower():
             return server.gpus, server.card, server
-    count, card = catalogue.parse_server(name)
+    try:
+        count, card = catalogue.parse_server(name)
+    except UsageError as error:
+        error.where = error.where or "server"
+        raise
     return count, card, None
 
 

@@ -57,6 +57,8 @@ BASE = {"model": "meta-llama/Llama-3.1-8B", "method": "lora"}
         ({"config": "llama"}, "config"),
         ({"optim": "adamq"}, "optim"),
         ({"gpu": "RTX 9999"}, "gpu"),
+        ({"server": "8xRTX9999"}, "server"),
+        ({"server": "eight"}, "server"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_an_error_that_names_its_key(values, key):
