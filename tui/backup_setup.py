@@ -47,9 +47,11 @@ def setup(args: argparse.Namespace, out: Output) -> int:
     result = _preflight(path)
     default = bool(result.ok and args.default)
     if default:
-        from engine import settings
+        from engine import keeper, settings
+        from engine.workspace import locate
 
         settings.save(backup=path)
+        keeper.ensure(locate(args.home))
     document = {"remote": path, "config": str(remotes.own_config()) if made else None, "default": default}
     document["preflight"] = result.to_json()
     if out.as_json:

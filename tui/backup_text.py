@@ -208,7 +208,7 @@ def show_prune(document: dict[str, Any], out: Output) -> None:
     out.field(
         _("keeps"),
         _("{what} and the run's own files, {size}").format(
-            what=document["kept"], size=gigabytes(document["stays_bytes"])
+            what=", ".join(document["kept"]), size=gigabytes(document["stays_bytes"])
         ),
     )
     folders: dict[str, int] = {}

@@ -91,7 +91,7 @@ class Pass:
         self.progress = Progress(self.folder / "progress.json", self.policy.remote)
         sender = None
         try:
-            self.items = items.wanted(self.run, self.policy, self.ledger, again=self.again)
+            self.items = items.wanted(self.run, self.policy, self.ledger, again=self.again, fresh=True)
             protect.update(self.run, self.policy, self.ledger, self.items)
             self.remote = Remote(self.daemon, self.target)
             there = self._reconcile()

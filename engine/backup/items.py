@@ -73,22 +73,23 @@ class Item:
         return f"{self.folder}/{path}" if self.folder else path
 
 
-def wanted(run: RunFolder, policy: Policy, ledger: Ledger, *, again: bool = False) -> list[Item]:
+def wanted(run: RunFolder, policy: Policy, ledger: Ledger, *, again: bool = False, fresh: bool = False) -> list[Item]:
     """Everything that is to be at the remote, the most valuable first.
 
     That is what the policy wants now and what is being sent: what was begun is finished, though a newer checkpoint is
-    wanted by now. What was pruned there on request stays away (unless `again`).
+    wanted by now. What was pruned there on request stays away (unless `again`). `fresh` takes new snapshots of the
+    files that change: only the holder of the run's backup lock may.
     """
     gone = set() if again else {name for name, item in ledger.items.items() if item.gone}
     begun = frozenset(name for name, item in ledger.items.items() if item.started and not item.safe)
     rows = policy.rows and ROWS not in gone
-    return [item for item in collect(run, replace(policy, rows=rows), begun) if item.name not in gone]
+    return [item for item in collect(run, replace(policy, rows=rows), begun, fresh=fresh) if item.name not in gone]
 
 
-def collect(run: RunFolder, policy: Policy, also: frozenset[str] = frozenset()) -> list[Item]:
+def collect(run: RunFolder, policy: Policy, also: frozenset[str] = frozenset(), *, fresh: bool = False) -> list[Item]:
     """Everything that the policy wants of a run, and the items named in `also`, whatever is there already."""
     entries = [entry for entry in checkpoints.list(run.checkpoints) if entry.state == "complete"]
-    found = [run_files(run, policy)]
+    found = [run_files(run, policy, fresh=fresh)]
     final = final_model(run) if "final" in policy.keep or "all" in policy.keep else None
     if final is not None:
         found.append(final)
@@ -164,13 +165,13 @@ def final_model(run: RunFolder) -> Item | None:
     return Item("final", "final", files, document={"step": state.get("step")}) if files else None
 
 
-def run_files(run: RunFolder, policy: Policy) -> Item:
-    """What makes the run one that can be read and gone on with: recipe, journal, data, reports, files it names."""
+def run_files(run: RunFolder, policy: Policy, *, fresh: bool = False) -> Item:
+    """What makes the run one that can be read and gone on with: recipe, journal, data, files it names."""
     files: dict[str, Source] = {}
     if run.recipe.is_file():
         files["recipe.yaml"] = _source(run.recipe, REPORT)
     for name in (*CHANGING, *GROWING):
-        if (snapshot := _snapshot(run, name)) is not None:
+        if (snapshot := _snapshot(run, name, fresh=fresh)) is not None:
             files[name] = _source(snapshot, REPORT)
     for folder in REPORTS:
         for name, path, size in _walk(run.path / folder):
@@ -247,9 +248,11 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path, int]]:
             yield name, path, path.stat().st_size
 
 
-def _snapshot(run: RunFolder, name: str) -> Path | None:
+def _snapshot(run: RunFolder, name: str, *, fresh: bool) -> Path | None:
     """A copy of a file that changes while the run lives: whole lines of one that grows; None where there is none."""
     original, copy = run.path / name, run.path / "backup" / "snapshots" / name
+    if not fresh:
+        return next((path for path in (copy, original) if path.is_file()), None)
     try:
         size = original.stat().st_size
         if name in GROWING:

@@ -165,8 +165,12 @@ class Daemon:
         Raises:
             FtuiError: it does not come up.
         """
+        import logging
+
         import httpx
 
+        for name in ("httpx", "httpcore"):  # they would log addresses that carry signatures
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._folder = runtime_dir()
         socket = self._folder / "rc.sock"
         password = secrets.token_urlsafe(32)

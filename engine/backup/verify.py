@@ -115,7 +115,8 @@ def check(
         second = full(remote, path, record, tick)
         if second.answer == "ok":
             return Result("ok", "full", first.etag, first.md5)
-        return Result(second.answer, "full", first.etag, first.md5, second.detail)
+        how: Literal["etag", "full"] = "full" if first.answer == "unknown" else "etag"
+        return Result(second.answer, how, first.etag, first.md5, second.detail)
     return first
 
 

@@ -205,7 +205,6 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     workspace = Workspace(args.home.absolute())
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs addresses, and ours carry signatures
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ended)
     control.lower_priority()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from engine import journal, settings
@@ -99,7 +100,8 @@ class Backups:
 
     def _credentials_changed(self) -> bool:
         """Whether an rclone.conf was written to since the last look: refused credentials may be good now."""
-        now = [_mtime(path) for path in {config_of(""), config_of("x:y")} if path is not None]
+        paths = {config_of(""), config_of("any:"), Path.home() / ".config" / "rclone" / "rclone.conf"} - {None}
+        now = sorted((str(path), _mtime(path)) for path in paths)
         changed, self._config = self._config is not None and now != self._config, now
         return changed
 

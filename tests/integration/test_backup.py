@@ -132,7 +132,7 @@ def test_a_corrupt_object_with_intact_metadata(house: Path, remote: str, daemon:
     plain = [binary(), "check", str(folder), f"{remote}/demo/{CHECKPOINT}", "--include", "optimizer.pt"]
     assert subprocess.run(plain, capture_output=True).returncode == 0, "the trap: rclone is content"
     findings, _absent = verified(run, daemon, remote)
-    assert [finding["file"] for finding in findings[CHECKPOINT]] == ["optimizer.pt"]
+    assert [(f["file"], f["found_by"]) for f in findings[CHECKPOINT]] == [("optimizer.pt", "etag")]
     assert states(run, remote)[CHECKPOINT] == "FAILED"
     assert back_up(run, daemon, remote).ok, "it is sent again"
     assert verified(run, daemon, remote) == ({}, [])
@@ -359,12 +359,67 @@ def test_prune_keeps_the_model_and_the_reports(house: Path, remote: str, daemon:
     backups.finish(run)
     assert ftui("backup", "now", "demo", "--remote", remote)[0] == 0
     preview = ftui("backup", "prune", "demo")[1]
-    assert preview["kept"] == "final" and preview["removed"] == 0 and preview["goes"]
+    assert preview["kept"] == ["final", "adapters/checkpoint-20"] and preview["removed"] == 0 and preview["goes"]
     removed = ftui("backup", "prune", "demo", "--yes")[1]
     assert removed["removed"] == len(preview["goes"])
     listed = backups.client(port).list_objects_v2(Bucket=BUCKET, Prefix=key_of(remote, ""))["Contents"]
     names = {entry["Key"].partition("/demo/")[2] for entry in listed}
-    assert "final/adapter_model.safetensors" in names and "journal.jsonl" in names
+    assert {"final/adapter_model.safetensors", "adapters/checkpoint-20/MANIFEST.json", "journal.jsonl"} <= names
+    assert "adapters/checkpoint-20/adapter_model.safetensors" in names and len(names) < 20
     assert not any(name.startswith(("checkpoints/", "data/train/")) for name in names)
     assert ftui("backup", "now", "demo", "--remote", remote)[1]["sent_bytes"] < 20_000, "what was pruned stays away"
     assert ftui("backup", "verify", "demo")[0] == 0
+
+
+def test_no_secret_anywhere(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in a key file, looked for in every file, every output and every argument list."""
+    (house / "srv" / BUCKET).mkdir(parents=True)
+    make_run(house / "ft", steps=(40,), size=BIG)
+    keys = house / "home" / "keys"
+    keys.write_text(f"{backups.KEY}\n{backups.SECRET}\n")
+    seen: set[bytes] = set()
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            for folder in Path("/proc").glob("[0-9]*"):
+                try:
+                    seen.add((folder / "cmdline").read_bytes())
+                except OSError:
+                    continue
+
+    outputs = []
+
+    def told(*words: str) -> int:
+        done = subprocess.run([str(Path(binary()).with_name("ftui")), *words], capture_output=True)
+        outputs.extend([done.stdout, done.stderr])
+        return done.returncode
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with backups.serve_s3(house / "srv") as port:
+            endpoint = ["--provider", "other", "--endpoint", f"http://127.0.0.1:{port}", "--region", "us-east-1"]
+            setup = ["backup", "setup", *endpoint, "--bucket", f"{BUCKET}/all", "--name", "own"]
+            assert told(*setup, "--key-file", str(keys), "--json") == 0
+            assert told("backup", "now", "demo", "--remote", f"own:{BUCKET}/all") == 0
+            assert told("backup", "verify", "demo", "--full") == 0
+            assert told("backup", "restore", f"own:{BUCKET}/all/demo", str(house / "back"), "--json") == 0
+        assert told(*setup, "--key-file", str(keys)) == 1, "nobody is there any more"
+        for line in ("NOPE\n", "a b c d\ne\nf\ng\n"):
+            keys.write_text(line + backups.SECRET * 0)
+            assert told(*setup, "--key-file", str(keys)) == 2
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", backups.SECRET)
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(house / "ft" / "runs" / "demo" / "recipe.yaml"))  # makes it crash
+        told(*setup, "--env-auth")
+    finally:
+        stop.set()
+        watching.join()
+    secret = backups.SECRET.encode()
+    assert any(b"rcd" in line for line in seen) and not [line for line in seen if secret in line]
+    assert not [text for text in outputs if secret in text]
+    config = house / "home" / ".config" / "ftui" / "rclone.conf"
+    assert secret in config.read_bytes() and config.stat().st_mode & 0o777 == 0o600
+    for path in house.rglob("*"):
+        if path.is_file() and path not in (config, keys):
+            assert secret not in path.read_bytes(), path

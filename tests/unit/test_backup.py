@@ -261,7 +261,7 @@ def test_a_run_holds_what_its_recipe_names_and_no_more(house: Path) -> None:
     assert item.document["named"]["named/metrics.py"] == str(extra)
     with open(run.journal, "ab") as file:
         file.write(b'{"event": "torn')
-    assert items.run_files(run, policy).files["journal.jsonl"].path.read_bytes().endswith(b"}\n")
+    assert items.run_files(run, policy, fresh=True).files["journal.jsonl"].path.read_bytes().endswith(b"}\n")
 
 
 def test_a_server_word_is_worth_what_it_can_prove() -> None:

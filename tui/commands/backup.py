@@ -337,6 +337,10 @@ def _limit(args: argparse.Namespace, out: Output) -> int:
     if args.verb == "limit":
         changes = {"limit": rate(args.rate, "RATE")}
     wish = control.change(workspace, **changes)
+    if args.verb == "go":
+        from engine import keeper
+
+        keeper.ensure(workspace)
     if out.as_json:
         out.json({"paused": wish.paused, "limit": wish.limit})
         return 0
