@@ -187,7 +187,8 @@ class History:
 
     def _rate(self, result: Result, record: Record, planned: Result) -> float | None:
         """Tokens a second that the measured run promises here, padding included, as plans count them."""
-        from engine.plan.plan import card_name, useful_share
+        from engine.plan.plan import card_name
+        from engine.plan.tokens import useful_share
 
         share = useful_share(record.request)
         if record.tokens_per_s is None or share is None or record.card != card_name(result):

@@ -67,9 +67,10 @@ def make(
 
 def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dict[str, Any], auto: bool) -> Planned:
     from engine.plan import from_recipe, measured, on_cpu
-    from engine.plan.plan import card_name, plan, useful_share
+    from engine.plan.plan import card_name, plan
     from engine.plan.request import parse
     from engine.plan.servers import user_file
+    from engine.plan.tokens import useful_share
 
     machine = _cards(placement) if placement.gpus else _processor(on_cpu.local(), placement.ranks)
     request = from_recipe.held_against(

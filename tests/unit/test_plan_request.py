@@ -9,7 +9,8 @@ import pytest
 
 from engine.errors import FtuiError, UsageError
 from engine.plan import request
-from engine.plan.plan import padded_tokens, plan, train_tokens
+from engine.plan.plan import plan
+from engine.plan.tokens import padded_tokens, train_tokens
 
 BASE = {"model": "meta-llama/Llama-3.1-8B", "method": "lora"}
 
