@@ -26,6 +26,7 @@ num_gpus                       under `device: cpu` as given: so many processes t
 sharding                       `auto`: none on one GPU, ddp on several
 logging_nan_inf_filter         false: a loss that is not a number must be seen
 assistant_only_loss            null: the engine turns it on where data and chat template allow it; false under pretrain
+packing                        true under pretrain, where max_length is given, with the strategy `bfd_split`
 =============================  ==================================================================================
 """
 
@@ -111,8 +112,13 @@ def _method(values: dict[str, Any], given: dict[str, Any], task: str) -> None:
         values["use_bnb_nested_quant"] = method == "qlora"
     if "lora_dropout" not in given and given.get("lora_target_parameters"):
         values["lora_dropout"] = 0.0
-    if task == "pretrain" and "assistant_only_loss" not in given:
-        values["assistant_only_loss"] = False
+    if task == "pretrain":
+        if "assistant_only_loss" not in given:
+            values["assistant_only_loss"] = False
+        if "packing" not in given and values["max_length"] is not None:  # plain text is padding for the rest
+            values["packing"] = True
+        if "packing_strategy" not in given:
+            values["packing_strategy"] = "bfd_split"
 
 
 def _device(values: dict[str, Any], given: dict[str, Any], num_gpus: int, bf16_available: bool) -> None:

@@ -141,7 +141,8 @@ class Batches(Grouping):
         before = self._total_train_tokens  # type: ignore[has-type]
         loss = super().compute_loss(model, inputs, *more, **options)  # type: ignore[misc]
         if useful is not None and self.model.training:  # type: ignore[attr-defined]
-            count = self.accelerator.gather_for_metrics(useful).sum().item()  # type: ignore[attr-defined]
+            # not gather_for_metrics: it takes ranks for rows at the end of an epoch, and leaves some out
+            count = self.accelerator.gather(useful).sum().item()  # type: ignore[attr-defined]
             self._total_train_tokens = before + count
             self._metrics["train"]["num_tokens"] = [self._total_train_tokens]  # type: ignore[attr-defined]
         return loss
