@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,9 @@ def _make(args: argparse.Namespace) -> tuple[str, tuple[str, dict[str, str]]]:
     if not args.provider or not args.bucket:
         raise UsageError(
             _("it is not said which provider and bucket"),
-            fix=_("give --provider and --bucket, or --use REMOTE:PATH for one that rclone knows"),
+            fix=_("give --provider and --bucket, or --use REMOTE:PATH; rclone knows: {remotes}").format(
+                remotes=", ".join(_known()) or _("none")
+            ),
             kind="setup_incomplete",
         )
     name = args.name or "s3"
@@ -135,6 +138,19 @@ def _make(args: argparse.Namespace) -> tuple[str, tuple[str, dict[str, str]]]:
     if name in remotes.names_in(remotes.own_config()):
         out_note(_("{name} is replaced").format(name=name))
     return _check(f"{name}:{args.bucket.strip('/')}"), (name, values)
+
+
+def _known() -> list[str]:
+    """The remotes in rclone's own configuration; [] where it cannot tell."""
+    from rclone_python import rclone
+
+    from engine.backup.rclone import binary
+
+    try:
+        rclone.set_executable_file(shlex.quote(binary()), validate=False)  # it goes through a shell
+        return [str(name) for name in rclone.get_remotes()]
+    except Exception:  # noqa: BLE001 - it raises bare exceptions, and this is a hint in an error
+        return []
 
 
 def _keys(args: argparse.Namespace) -> tuple[str | None, str | None, str | None]:
