@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.evaluate import child, gate, leaks, metrics, rows, scoring, user_function
+from engine.evaluate import child, gate, judge, leaks, metrics, rows, scoring, user_function
+from engine.evaluate.judge import Endpoint
 from engine.evaluate.rows import Row
 from engine.evaluate.scoring import ROLES, Scores
 from engine.evaluate.store import digest, fingerprint
@@ -37,6 +38,7 @@ class Wishes:
     limit: int | None = LIMIT
     answers: bool = True
     regression: bool = True
+    judge: Endpoint | None = None
     out: Path | None = None
 
 
@@ -79,6 +81,8 @@ class Evaluator:
         texts = [*(recipe.get("gates") or []), *wishes.gates]
         self.gates = gate.read(list(dict.fromkeys(texts)), self.metrics)
         self.findings: list[Finding] = []
+        if wishes.judge is not None:
+            wishes.judge.check()
         for name in self.metrics:
             if grammar.FUNCTION.match(name):
                 user_function.locate(name, self.folder)
@@ -111,6 +115,9 @@ class Evaluator:
                 if grammar.FUNCTION.match(name):
                     wanted = [row for row in asked if name in (row.metrics or self.metrics)]
                     user_function.score(scores, of, wanted, results, name, self.folder)
+        judged = None
+        if asked and self.wishes.judge is not None:
+            judged = judge.run(self.wishes.judge, self._own_cache(), scores, asked, results, self.say)
         groups = scoring.regression(scores, general, results)
         if not scores.metrics:
             raise UsageError(
@@ -120,6 +127,7 @@ class Evaluator:
                 kind="empty_set",
             )
         document = self._document(scores, results, groups, leaked, time.monotonic() - begin)
+        document["judge"] = judged
         said = _row_documents([*asked, *general], results, scores)
         evaluation = Evaluation(self.subject, document, said, folder)
         from engine.evaluate import report

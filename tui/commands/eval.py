@@ -10,6 +10,7 @@ from tui.arguments import at_least
 from tui.output import Output
 
 if TYPE_CHECKING:
+    from engine.evaluate.judge import Endpoint
     from engine.evaluate.run import Evaluation
 
 STYLES = {"better": "ok", "worse": "error", "same": None, "not_enough_rows": "dim"}
@@ -31,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=at_least(1), metavar="N", help=_("rows to ask at most (default: 500)"))
     parser.add_argument("--no-answers", action="store_true", help=_("held-out loss only, no answers are made"))
     parser.add_argument("--no-regression", action="store_true", help=_("leave the general prompts out"))
+    parser.add_argument(
+        "--judge", metavar="URL", help=_("an OpenAI-compatible endpoint whose model compares the answers")
+    )
+    parser.add_argument("--judge-model", metavar="NAME", help=_("the judge's model"))
+    parser.add_argument("--rubric", metavar="FILE", help=_("the judge gives points by this text instead of comparing"))
     parser.add_argument("--out", metavar="DIR", help=_("where the report goes (default: the run's evaluation folder)"))
 
 
@@ -52,6 +58,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         limit=args.limit or LIMIT,
         answers=not args.no_answers,
         regression=not args.no_regression,
+        judge=_judge(args),
         out=user_path(args.out).absolute() if args.out else None,
     )
     evaluation = Evaluator(workspace, found, wishes, out.progress).run()
@@ -60,6 +67,32 @@ def run(args: argparse.Namespace, out: Output) -> int:
     else:
         show(evaluation, out)
     return evaluation.code
+
+
+def _judge(args: argparse.Namespace) -> Endpoint | None:
+    from engine.errors import UsageError
+    from engine.evaluate.judge import Endpoint
+    from engine.files import user_path
+
+    if args.judge is None:
+        if args.rubric or args.judge_model:
+            raise UsageError(
+                _("--rubric and --judge-model need --judge"), fix=_("name the judge's endpoint: --judge URL")
+            )
+        return None
+    if not args.judge_model:
+        raise UsageError(_("--judge needs a model"), fix=_("name it with --judge-model"))
+    rubric = None
+    if args.rubric:
+        try:
+            rubric = user_path(args.rubric).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                _("the rubric cannot be read: {reason}").format(reason=getattr(error, "strerror", None) or error),
+                where=args.rubric,
+                fix=_("give a text file"),
+            ) from error
+    return Endpoint(args.judge, args.judge_model, rubric or None)
 
 
 def show(evaluation: Evaluation, out: Output) -> None:
@@ -82,6 +115,8 @@ def show(evaluation: Evaluation, out: Output) -> None:
         text = _("forgotten: {share} of {n} general prompts")
         n = next(metric["rows"] for metric in document["metrics"] if metric["name"] == "regression")
         out.line(text.format(share=words.figure("regression", document["forgetting"]), n=number(n)))
+    if document.get("judge"):
+        out.line(document["judge"]["text"])
     for gate in document["gates"]:
         out.line(words.gate_line(gate), "ok" if gate["passed"] else "error")
     out.note(_("report: {path}").format(path=evaluation.folder / "report.html"))
