@@ -29,7 +29,7 @@ QUESTIONS = ["Where is my parcel?", "How do I reset my password?", "I want my mo
 
 def _call(*words: str, **env: str) -> tuple[int, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tui", *words, "--json"],
+        [sys.executable, "-m", "tui", words[0], "--json", *words[1:]],
         env={**os.environ, **env},
         capture_output=True,
         text=True,
