@@ -26,6 +26,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def picture(snap_compare, app: RunApp, size: tuple[int, int], *keys: str) -> bool:
     async def before(pilot) -> None:
         await until(lambda: app.run_screen.snapshot.revision > 0, pilot)
+        await until(lambda: app.run_screen.snapshot.live or app.run_screen.snapshot.post_mortem is not None, pilot)
         await pilot.press(*keys)
         await pilot.pause(0.2)
 
