@@ -10,7 +10,7 @@ from engine.text import _
 KIND = "not_supported_yet"
 # Key -> the values that this version can train with.
 SUPPORTED: dict[str, tuple[object, ...]] = {
-    "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3", "pipeline"),
+    "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3"),  # pipeline was never run on GPUs
     "backend": ("trl",),
     "num_machines": (1,),
     "deepspeed": (None,),

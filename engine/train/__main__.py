@@ -37,12 +37,12 @@ def main(argv: list[str]) -> NoReturn:
     from engine.train import failure, job, rows
 
     try:
+        if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
+            importlib.import_module(plugin)
         # What can be refused without torch is refused before its seconds of loading.
         work = job.load(rank)
         if rank.resume_from is None:
             rows.locate(work)
-        if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
-            importlib.import_module(plugin)
         events.append("phase", phase="load", doing="libraries")
         from engine.train.program import Program
 

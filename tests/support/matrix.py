@@ -147,7 +147,7 @@ def gpu_only(folder: Path) -> Iterator[Cell]:
 def environment(sharding: str, cache: Path, gpus: int = 0) -> dict[str, str]:
     """What the ranks of a cell need; on a CPU also what the libraries leave to GPUs."""
     if gpus:
-        return {}
+        return {**PLUGIN, "FTUI_ENGINE_PLUGIN": "tests.support.untried"}
     env = dict(PLUGIN)
     if sharding.startswith("zero"):
         env.update(FTUI_TEST_ZERO="1", DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=str(cache / "torch-extensions"))
