@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UsageError
-from engine.evaluate import child, gate, judge, leaks, metrics, rows, scoring, user_function
+from engine.evaluate import child, gate, judge, leaks, metrics, rows, scoring, tasks, user_function
 from engine.evaluate.judge import Endpoint
+from engine.evaluate.report import words
 from engine.evaluate.rows import Row
 from engine.evaluate.scoring import ROLES, Scores
 from engine.evaluate.store import digest, fingerprint
@@ -39,6 +40,7 @@ class Wishes:
     answers: bool = True
     regression: bool = True
     judge: Endpoint | None = None
+    lm_eval: list[str] = field(default_factory=list)
     out: Path | None = None
 
 
@@ -118,6 +120,9 @@ class Evaluator:
         judged = None
         if asked and self.wishes.judge is not None:
             judged = judge.run(self.wishes.judge, self._own_cache(), scores, asked, results, self.say)
+        harness = None
+        if self.wishes.lm_eval:
+            harness = tasks.run(self.subject, self.wishes.lm_eval, self.wishes.limit, scores.findings, self.say)
         groups = scoring.regression(scores, general, results)
         if not scores.metrics:
             raise UsageError(
@@ -127,7 +132,7 @@ class Evaluator:
                 kind="empty_set",
             )
         document = self._document(scores, results, groups, leaked, time.monotonic() - begin)
-        document["judge"] = judged
+        document["judge"], document["harness"] = judged, harness
         said = _row_documents([*asked, *general], results, scores)
         evaluation = Evaluation(self.subject, document, said, folder)
         from engine.evaluate import report
@@ -222,7 +227,7 @@ class Evaluator:
         first: tuple[float, int] | None = None
         for event in child.run(job):
             if event["event"] == "phase" and event["doing"] == "model":
-                self.say(_("loading the {role} model").format(role=_role(event["role"])))
+                self.say(_("loading the {role} model").format(role=words.role(event["role"])))
             elif event["event"] == "progress":
                 now = time.monotonic()
                 first = first or (now, event["done"])
@@ -287,14 +292,12 @@ def _stamp(path: Path) -> list[int] | None:
     return [info.st_size, info.st_mtime_ns]
 
 
-def _role(role: str) -> str:
-    return {"base": _("base"), "tuned": _("tuned")}.get(role, role)
-
-
 def _progress(event: dict[str, Any], seconds: float, done: int) -> str:
     share = event["done"] / max(1, event["total"])
     what = _("losses") if event["what"] == "loss" else _("answers")
-    text = _("{role} model, {what}: {share} %").format(role=_role(event["role"]), what=what, share=number(100 * share))
+    text = _("{role} model, {what}: {share} %").format(
+        role=words.role(event["role"]), what=what, share=number(100 * share)
+    )
     if done < 0.02 * event["total"] or seconds < 1:
         return text
     left = seconds * (event["total"] - event["done"]) / done

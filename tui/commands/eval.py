@@ -37,6 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--judge-model", metavar="NAME", help=_("the judge's model"))
     parser.add_argument("--rubric", metavar="FILE", help=_("the judge gives points by this text instead of comparing"))
+    parser.add_argument(
+        "--lm-eval", action="append", default=[], metavar="TASK", help=_("a task of lm-eval, or a task's YAML file")
+    )
     parser.add_argument("--out", metavar="DIR", help=_("where the report goes (default: the run's evaluation folder)"))
 
 
@@ -59,6 +62,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         answers=not args.no_answers,
         regression=not args.no_regression,
         judge=_judge(args),
+        lm_eval=args.lm_eval,
         out=user_path(args.out).absolute() if args.out else None,
     )
     evaluation = Evaluator(workspace, found, wishes, out.progress).run()
@@ -115,6 +119,10 @@ def show(evaluation: Evaluation, out: Output) -> None:
         text = _("forgotten: {share} of {n} general prompts")
         n = next(metric["rows"] for metric in document["metrics"] if metric["name"] == "regression")
         out.line(text.format(share=words.figure("regression", document["forgetting"]), n=number(n)))
+    if document.get("harness"):
+        keys = ("task", "metric", "base", "tuned")
+        heads = [_("task"), _("metric"), _("base"), _("tuned")]
+        out.table(heads, [[row[key] for key in keys] for row in document["harness"]["rows"]], right=frozenset((2, 3)))
     if document.get("judge"):
         out.line(document["judge"]["text"])
     for gate in document["gates"]:

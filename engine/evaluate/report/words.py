@@ -37,6 +37,11 @@ def label(name: str) -> str:
     return known.get(name, name)
 
 
+def role(name: str) -> str:
+    """Which of the two models."""
+    return {"base": _("base"), "tuned": _("tuned")}.get(name, name)
+
+
 def group(part: dict[str, Any]) -> str:
     """The name of a group of general prompts."""
     known = {
