@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from engine.plan.shapes import Block, Shape
+from engine.plan.shapes import Block, Linear, Shape
 from engine.plan.tape import Replay, Tape, Tensor
 
 BF16, FP32 = 2, 4
@@ -131,11 +131,23 @@ class _Layer:
             casts = (FP32 + BF16) * lin.weights if n.weight_bytes == FP32 else 0.0
             casts += x.size + copy if wide else 0.0
             return self.tape.op(out, (x,), saved, weight_grad=lin.parameters * n.grad_bytes, moved=casts)
-        dequantised = 0.0 if lin.fused else self.dequantised(lin.weights)
-        kept = [copy if wide else x] if n.old_bnb and n.quant else []
-        moved = UNPACK * dequantised + (x.size + copy if wide else 0.0)
-        base = self.tape.op(out, (x,), kept, forward=dequantised, backward=dequantised, moved=moved)
+        if n.quant == "int8" and not lin.fused:
+            base = self.int8(lin, x, out)
+        else:
+            dequantised = 0.0 if lin.fused else self.dequantised(lin.weights)
+            kept = [copy if wide else x] if n.old_bnb and n.quant else []
+            moved = UNPACK * dequantised + (x.size + copy if wide else 0.0)
+            base = self.tape.op(out, (x,), kept, forward=dequantised, backward=dequantised, moved=moved)
         return self.adapter(name, x, base, wide) if name in n.lora else base
+
+    def int8(self, lin: Linear, x: Tensor, out: float) -> Tensor:
+        """bitsandbytes' LLM.int8: the input is cast to fp16 and to 8 bits, and kept although the weights are frozen.
+
+        The product is summed in 32 bits; backward unpacks the weights.
+        """
+        inputs, sums = 3.0 * lin.n_in * self.t, 4.0 * lin.n_out * self.t
+        unpacked = float(BF16 * lin.weights)
+        return self.tape.op(out, (x,), (x,), forward=inputs + sums, backward=unpacked, moved=2 * (inputs + sums))
 
     def dequantised(self, weights: float) -> float:
         """A 4-bit matrix is unpacked for each product."""

@@ -259,3 +259,20 @@ def test_muon_keeps_one_state_of_matrices_and_two_of_tables():
     assert kept == r.shape.parameters + r.shape.embedding
     four = ask(method="full", optim="adamw_torch_4bit")
     assert states.state(four).optimizer < 0.6 * states.state(ask(method="full", optim="adamw_torch_8bit")).optimizer
+
+
+def test_8_bit_matrices_keep_their_inputs():
+    """`MatMul8bitLt` holds A in its context: the inputs of q/k/v, o, gate/up and down, which 4-bit ones drop."""
+    values = {
+        "method": "qlora",
+        "gradient_checkpointing": False,
+        "lora_target_modules": ["q_proj"],
+        "lora_dropout": 0.0,
+    }
+    four, eight = (ask(quant=quant, lora_dtype="bf16", **values) for quant in ("nf4", "int8"))
+    block = four.shape.blocks[0]
+    saved = [layer(r.shape, block, memories.numerics(r)).saved / r.tokens for r in (four, eight)]
+    s = four.shape
+    # the attention's output, q/k/v's input (kept by the adapter already) and the norms' copies are there in both
+    assert saved[1] - saved[0] == pytest.approx(2 * s.hidden + 2 * s.ffn, rel=0.35)
+    assert saved[1] > saved[0]
