@@ -95,6 +95,8 @@ def load_model(job: Job, path: str) -> Any:
         fp8.refuse(device(job))
     model, config = _loaded(job, path)
     model.config.use_cache = False
+    if job.get("use_liger_kernel", False):
+        _refuse_liger(model.config.get_text_config().model_type)
     if job.get("fp8", False):
         fp8.convert(model)
     if config is not None and job.get("kbit_prepare", False):
@@ -104,6 +106,30 @@ def load_model(job: Job, path: str) -> Any:
             model, use_gradient_checkpointing=bool(job.get("gradient_checkpointing", True))
         )
     return model
+
+
+def _refuse_liger(model_type: str) -> None:
+    """Stop where Liger would silently change nothing.
+
+    Raises:
+        UsageError: it is not installed, or has no kernels for this model.
+    """
+    try:
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as known
+    except ImportError as error:
+        raise UsageError(
+            _("use_liger_kernel needs liger-kernel: {reason}").format(reason=first_line(error)),
+            where="use_liger_kernel",
+            fix=_("install it (`pip install liger-kernel`), or delete use_liger_kernel"),
+            kind="missing_package",
+        ) from error
+    if model_type not in known:
+        raise UsageError(
+            _("Liger has no kernels for a model of the kind {kind}").format(kind=model_type),
+            where="use_liger_kernel",
+            fix=_("delete use_liger_kernel"),
+            kind="not_supported",
+        )
 
 
 def _loaded(job: Job, path: str) -> tuple[Any, BitsAndBytesConfig | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,16 @@ def test_fp8_is_refused_where_no_card_has_it() -> None:
 
     with pytest.raises(UsageError, match="needs a GPU"):
         fp8.refuse(torch.device("cpu"))
+
+
+def test_liger_without_its_package_or_its_kernels() -> None:
+    from engine.errors import UsageError
+    from engine.train import model
+
+    with pytest.raises(UsageError) as caught:
+        model._refuse_liger("no such model")
+    installed = importlib.util.find_spec("liger_kernel") and importlib.util.find_spec("triton")
+    assert caught.value.kind == ("not_supported" if installed else "missing_package")
 
 
 def test_fp8_products(capsys: pytest.CaptureFixture[str]) -> None:
