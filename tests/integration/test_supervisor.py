@@ -37,7 +37,7 @@ def gone(*processes: ProcessId | None) -> bool:
 
 
 def test_a_run_from_start_to_done(stand_in: StandIn) -> None:
-    run = stand_in.start("a", steps=30, save_every=10)
+    run = stand_in.start("a", steps=30, save_every=10, step_time=0.06)  # slow enough to be seen running
     supervisor = supervisor_of(run)
     state = wait_for(lambda: (s := run.read_state())["state"] == "running" and s)
     launcher = ProcessId.from_json(state["launcher"])

@@ -48,7 +48,9 @@ def test_an_empty_folder_is_a_lost_run_without_figures(house: Path) -> None:
     snapshot = source.poll()
     assert snapshot.state == "lost"
     assert len(snapshot.train) == 0
-    assert source.poll() is snapshot
+    examined = source.poll()
+    assert examined.post_mortem is not None and snapshot.post_mortem is None, "not before the first picture"
+    assert source.poll() is examined
 
 
 def test_a_partial_line_waits_for_its_end(fake: fake_run.FakeRun) -> None:
@@ -96,9 +98,12 @@ def test_a_run_without_its_supervisor_is_lost(house: Path) -> None:
     snapshot = source.poll()
     assert snapshot.state == "lost"
     assert snapshot.safe_step == 400
-    assert source.poll() is snapshot
+    examined = source.poll()
+    assert examined.post_mortem is not None and examined.post_mortem.fixes[0].command == "ftui resume lost-run"
+    assert source.poll() is examined
     fake.write_state(supervisor=fake_run.own_identity())
-    assert source.poll().state == "running"
+    alive = source.poll()
+    assert (alive.state, alive.post_mortem) == ("running", None)
 
 
 def test_a_damaged_checkpoint_is_not_promised(house: Path) -> None:
