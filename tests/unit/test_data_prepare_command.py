@@ -57,8 +57,8 @@ def run(capsys, *argv):
 
 
 def test_a_folder_of_messy_files_becomes_a_recipe(messy, capsys):
-    columns = ("--column", "prompt=question", "--column", "completion=answer")
-    code, report = run(capsys, "messy", "learning_rate=3e-4", "--model", "model", "--out", "mine.yaml", "--keep-near", *columns)
+    columns = ("--keep-near", "--column", "prompt=question", "--column", "completion=answer")
+    code, report = run(capsys, "messy", "learning_rate=3e-4", "--model", "model", "--out", "mine.yaml", *columns)
     assert code == 0 and Path(report["recipe"]) == Path("mine.yaml").absolute()
     rows = report["rows"]
     assert rows["unusable"] == 1 and rows["dropped"]["other_form"] == 1 and 5 < rows["eval"] <= 10
