@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from engine.backup import forecast, items, protect, verify
 from engine.backup.items import RUN, Item, Source
+from engine.backup.jobs import AuthNeeded, Job, Limits, remote_path
 from engine.backup.ledger import MANIFESTS, FileRecord, Ledger
 from engine.backup.policy import Policy
 from engine.backup.progress import Progress
 from engine.backup.rclone import Daemon, RcloneError
 from engine.backup.remote import Remote
-from engine.backup.transfer import AuthNeeded, Job, Limits, Sender, remote_path
+from engine.backup.transfer import Sender
 from engine.errors import FtuiError
 from engine.files import Lock, write_atomic
 from engine.text import _

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from engine.backup import items, verify
+from engine.backup.jobs import remote_path
 from engine.backup.ledger import Ledger
 from engine.backup.policy import Policy
 from engine.backup.rclone import RcloneError
 from engine.backup.remote import Remote
-from engine.backup.transfer import remote_path
 from engine.text import _, ngettext
 from engine.workspace import RunFolder
 

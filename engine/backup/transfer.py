@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from engine.backup import hashing, verify
-from engine.backup.items import Item, Source
+from engine.backup.jobs import AuthNeeded, Broken, Job, Limits, remote_path
 from engine.backup.ledger import FileRecord, Ledger
 from engine.backup.progress import Progress
 from engine.backup.rclone import RcloneError
@@ -23,57 +23,10 @@ from engine.text import _, duration
 
 TRANSFERS = 4
 AHEAD = 8  # files hashed before the uploads need them
-STALL_S = 20.0
-RENEW_S = 90.0  # without a byte for so long, connections are made anew
-GIVE_UP_S = 900.0
 TRIES = 6
 LONGEST_WAIT_S = 30.0
 SMALL_FILE = 16 * hashing.MIB
 COPY_FROM = 64 * 1024  # a smaller file is sent faster than it is copied there
-
-
-class AuthNeeded(RcloneError):
-    """The credentials are refused."""
-
-    kind = "auth_needed"
-
-
-@dataclass
-class Job:
-    """One file on its way to the remote."""
-
-    item: Item
-    name: str
-    source: Source
-    tries: int = 0
-    not_before: float = 0.0
-    number: int | None = None  # rclone's job
-    group: str = ""
-    copied: bool = False
-    bytes: int = 0
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.item.name, self.name
-
-
-@dataclass
-class Broken:
-    """A file that cannot be sent as it is: the item waits until that is mended."""
-
-    job: Job
-    state: str  # SOURCE_CHANGED or FAILED
-    reason: str
-
-
-@dataclass
-class Limits:
-    """How patient a transfer is, and where its orders come from: `look` is called about twice a second."""
-
-    stall_s: float = STALL_S
-    renew_s: float = RENEW_S
-    give_up_s: float = GIVE_UP_S
-    look: Callable[[], tuple[bool, float | None]] = lambda: (False, None)
 
 
 @dataclass
@@ -442,8 +395,3 @@ class Sender:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
-
-
-def remote_path(item: str, name: str) -> str:
-    """Where a file of an item lies below the run's folder at the remote."""
-    return name if item == "run" else f"{item}/{name}"

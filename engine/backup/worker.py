@@ -18,12 +18,12 @@ from typing import Any
 
 from engine.backup import control, items, protect
 from engine.backup.backup import Pass, run_lock
+from engine.backup.jobs import AuthNeeded, Limits
 from engine.backup.ledger import Ledger
 from engine.backup.policy import Policy
 from engine.backup.rclone import Daemon
 from engine.backup.remote import config_of
 from engine.backup.status import policy_of
-from engine.backup.transfer import AuthNeeded, Limits
 from engine.errors import FtuiError
 from engine.files import read_json, write_json
 from engine.workspace import RunFolder, Workspace

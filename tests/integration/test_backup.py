@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from engine.backup import backup, check, restore
+from engine.backup.jobs import AuthNeeded, Limits
 from engine.backup.rclone import Daemon, RcloneError, binary
 from engine.backup.remote import Remote
-from engine.backup.transfer import AuthNeeded, Limits
 from engine.checkpoint import retention
 from engine.errors import DoesNotFit, FtuiError, GateError
 from engine.journal import read_all

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.backup.backup import Pass
+from engine.backup.jobs import Limits
 from engine.backup.ledger import Ledger
 from engine.backup.policy import parse
 from engine.backup.rclone import Daemon, binary
-from engine.backup.transfer import Limits
 from engine.checkpoint.manifest import seal
 from engine.files import write_json
 from engine.workspace import RunFolder, Workspace

@@ -129,8 +129,8 @@ def _daemon(remote: str) -> Iterator[Daemon]:
 
 def _now(args: argparse.Namespace, out: Output) -> int:
     from engine.backup import backup, control
+    from engine.backup.jobs import Limits
     from engine.backup.status import of
-    from engine.backup.transfer import Limits
     from tui.backup_text import Bar, show_status
 
     workspace, run, policy = _of(args)
