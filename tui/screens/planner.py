@@ -243,6 +243,8 @@ class PlannerScreen(Screen[None]):
             return (self._outcome is not None and any(self._outcome.appliable)) or None
         if action == "undo":
             return bool(self._before) or None
+        if action == "probe":  # it trains here
+            return (self._draft is not None and not self._draft.server) or None
         return True
 
     def action_apply(self, number: int = 1) -> None:
@@ -361,10 +363,7 @@ class PlannerScreen(Screen[None]):
         if self._probe is not None:
             self._probe.stop()
             return
-        if draft is None:
-            return
-        if draft.server:
-            self.notify(_("a probe trains on this machine, and the plan is for another"), markup=False)
+        if draft is None or draft.server:
             return
 
         def say(text: str) -> None:
