@@ -123,6 +123,11 @@ def run(
 
 def _check(ready: Prepared) -> None:
     plan = ready.planned
+    if int(ready.resolved.get("num_machines") or 1) > 1:
+        raise UsageError(
+            _("a probe trains on one machine, and the recipe on several"), where="num_machines",
+            fix=_("add num_machines=1: a probe of one machine's share"), kind="conflict",
+        )  # fmt: skip
     if plan.document is None:
         (why,) = plan.findings
         raise FtuiError(why.detail, where=str(ready.source), fix=why.fix or None, kind=why.kind)

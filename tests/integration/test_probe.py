@@ -106,6 +106,11 @@ def test_steps_that_fail_are_one_error_and_their_log_stays(
     assert caught.value.kind == "out_of_memory"
 
 
+def test_a_recipe_for_several_machines(workspace: Workspace, recipe: Path) -> None:
+    with pytest.raises(FtuiError):
+        probed(workspace, recipe, "num_machines=2", "sharding=ddp")
+
+
 @pytest.mark.parametrize("steps", [0, -3, 10**6])
 def test_a_number_of_steps_that_makes_no_sense(workspace: Workspace, recipe: Path, steps: int) -> None:
     with pytest.raises(UsageError) as caught:
