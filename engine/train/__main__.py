@@ -33,14 +33,15 @@ def main(argv: list[str]) -> NoReturn:
             events.append("end", step=program.step if program else 0, outcome="stopped", saved_step=None)
 
     signals.install(interrupted)
-    rank.become_plain_process()
-    from engine.train import failure, job, rows
+    from engine.train import failure, job, rows, sharding
 
     try:
         if plugin := os.environ.get("FTUI_ENGINE_PLUGIN"):
             importlib.import_module(plugin)
         # What can be refused without torch is refused before its seconds of loading.
         work = job.load(rank)
+        if "deepspeed" not in sharding.trainer_options(work.recipe, rank.world_size):  # it wants a group even of one
+            rank.become_plain_process()
         if rank.resume_from is None:
             rows.locate(work)
         events.append("phase", phase="load", doing="libraries")
