@@ -260,8 +260,8 @@ def _adopt(building: Path, final: Path, plan: Plan) -> None:
     state = folder.read_state()
     if state:
         newest = max(plan.checkpoints, default=None)
-        if state.get("state") != "done":
-            state["state"] = "stopped"
+        if state.get("state") != "done" or "final" not in plan.others:  # an earlier step can be gone on from
+            state.update(state="stopped", step=state.get("step") if newest is None else newest)
         state.update(supervisor=None, launcher=None, control=None, path=str(final), restored=time.time())
         if newest is not None:
             state["last_checkpoint"] = {"step": newest, "path": f"checkpoints/checkpoint-{newest}", "time": time.time()}

@@ -18,6 +18,7 @@ from engine.backup.ledger import FileRecord, Ledger
 from engine.backup.progress import Progress
 from engine.backup.rclone import RcloneError
 from engine.backup.remote import Remote
+from engine.backup.wire import Wire
 from engine.errors import FtuiError
 from engine.text import _, duration
 
@@ -49,6 +50,8 @@ class Sender:
         self._ready: deque[Job] = deque()
         self._flying: list[Job] = []
         self._count = 0
+        self._wire = Wire()
+        self._arrived = 0  # of the files in flight, by the kernel's count
         self._looked = 0.0
         self._limit: float | None = None
         self._paused = False
@@ -229,6 +232,7 @@ class Sender:
             if not status.get("finished"):
                 continue
             self._flying.remove(job)
+            self._arrived = max(0, self._arrived - job.source.size)
             if status.get("success"):
                 self._landed(job)
             else:
@@ -310,7 +314,9 @@ class Sender:
         self.progress.write()
 
     def _in_flight(self) -> int:
+        """Bytes of unfinished files that are through: what rclone read of them, and no more than what arrived there."""
         if not self._flying:
+            self._arrived = 0
             return 0
         try:
             stats = self.remote.daemon.call("core/stats", timeout=5.0)
@@ -320,7 +326,13 @@ class Sender:
         for job in self._flying:
             # a part that is sent again counts once: never more than the file, never less than before
             job.bytes = max(job.bytes, min(seen.get(job.group, 0), job.source.size))
-        return sum(job.bytes for job in self._flying)
+        read = sum(job.bytes for job in self._flying)
+        pid = self.remote.daemon.pid
+        moved = self._wire.moved(pid) if pid is not None and self.remote.name else None
+        if moved is None:
+            return read
+        self._arrived = min(read, self._arrived + moved)
+        return self._arrived
 
     def _obey(self, paused: bool, limit: float | None) -> None:
         if limit != self._limit:
