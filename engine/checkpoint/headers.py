@@ -92,10 +92,17 @@ def _short(raw: bytes, length: int, name: str, problems: Problems) -> None:
 
 def _parse(raw: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and raw[:1] == b"{" else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a name twice")
+    return value
 
 
 def _count(value: Any) -> bool:

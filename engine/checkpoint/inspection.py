@@ -15,6 +15,7 @@ from engine.text import _
 JSON_LIMIT = 64 * 1024 * 1024  # a tokenizer takes some ten megabytes
 _TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _MUST_HAVE_BYTES = (".json", ".safetensors", ".distcp", "/.metadata", *_TORCH)
+INCOMPLETE = "checkpoint-is-incomplete.txt"  # transformers puts it there, and does not look at it when it resumes
 _CONFIGS = ("config.json", "adapter_config.json", "trainer_state.json")
 
 
@@ -35,6 +36,7 @@ class Inspection:
         self._hashes: dict[str, str] = {}
         self._checksums: dict[str, list[Checksum]] = {}
         self._others: dict[str, list[Tensor]] = {}  # of optimizer and scheduler
+        self._scheduled: Any = None  # the step that the schedule of the learning rate is at
 
     @property
     def bytes(self) -> int:
@@ -52,6 +54,10 @@ class Inspection:
         if not self.files:
             self.problems.add("missing_file", "error", _("the folder is empty"))
             return
+        if INCOMPLETE in self.files:
+            self.problems.add(
+                "incomplete_save", "error", _("{file} says that the save never ended").format(file=INCOMPLETE)
+            )
         for name, file in self.files.items():
             self._look_at(name, file)
         world_size = self._read_manifest()
@@ -114,7 +120,7 @@ class Inspection:
             self.problems.add("bad_json", "warning", _("it is too long to be read"), name)
             return
         try:
-            value = json.loads(file.path.read_bytes())
+            value = json.loads(file.path.read_bytes().decode())  # the trainer reads UTF-8, and nothing else
         except (ValueError, RecursionError) as error:
             self.problems.add("bad_json", "error", _("not JSON: {reason}").format(reason=str(error)[:100]), name)
             return
@@ -135,6 +141,10 @@ class Inspection:
             self.tensors[name] = None if damaged else found.tensors
         elif base.startswith(("optimizer", "scheduler")) or shard:
             self._others[name] = found.tensors
+        if name == "optimizer.pt" and found.root is not None and not _is_optimizer(found.root):
+            self.problems.add("wrong_content", "error", _("it holds no state of an optimizer"), name)
+        if name == "scheduler.pt" and isinstance(found.root, dict) and "lr_lambdas" in found.root:
+            self._scheduled = found.root.get("last_epoch")
 
     def _look_at_shards(self, spans: shards.Spans) -> None:
         for name, inside in spans.items():
@@ -196,6 +206,11 @@ class Inspection:
                 detail = _("the folder says {folder}, trainer_state.json says {step}")
                 detail = detail.format(folder=self.step, step=str(told)[:20])
                 self.problems.add("step_mismatch", "error", detail, "trainer_state.json")
+        # A step whose numbers overflowed in fp16 is none to the schedule.
+        if isinstance(self._scheduled, int) and self._scheduled != self.step and "scaler.pt" not in self.files:
+            detail = _("the folder says {folder}, the learning rate's schedule is at {step}")
+            detail = detail.format(folder=self.step, step=self._scheduled)
+            self.problems.add("step_mismatch", "warning", detail, "scheduler.pt")
         latest = self.files.get("latest")
         if latest is None or not 0 < latest.size < 1000 or not any(n.startswith("global_step") for n in self.files):
             return
@@ -231,3 +246,10 @@ class Inspection:
         if lora_b and all(watch.all_zero for watch in lora_b) and (self.step or 0) > 1:
             detail = _("all {n} lora_B are zero after {step} steps").format(n=len(lora_b), step=self.step)
             self.problems.add("zero_lora_b", "warning", detail)
+
+
+def _is_optimizer(root: Any) -> bool:
+    """Whether a pickle's content is the state of an optimizer; a class of a library may be one, too."""
+    return not isinstance(root, dict | list | tuple) or (
+        isinstance(root, dict) and {"state", "param_groups"} <= root.keys()
+    )

@@ -34,6 +34,7 @@ def _fix(kind: str) -> str:
             "or rebuild them from the sharded state"
         ),
         "hash_mismatch": _("something changed the file after it was saved: restore it from a backup, check the disk"),
+        "incomplete_save": older,
         "index_key_not_in_shard": older,
         "inner_loop": _("remove the link: copies and backups that follow links would never end"),
         "missing_file": _("the save was cut short or files were removed: ") + older,
@@ -52,6 +53,7 @@ def _fix(kind: str) -> str:
         "unreadable": _("check its permissions and the disk (dmesg)"),
         "unsafe_pickle": _("do not load this file with anything but safe loading; find out where it came from"),
         "weights_only": _("nothing to do: resume from a full checkpoint; this one is for merging and evaluating"),
+        "wrong_content": older,
         "zero_byte": _("the save was cut short (full disk, crash): ") + older,
         "zero_lora_b": _("the adapter has learned nothing: check that LoRA layers were trained, and the learning rate"),
     }.get(kind, older)

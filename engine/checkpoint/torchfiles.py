@@ -33,10 +33,11 @@ _PROBE = 1024 * 1024
 
 @dataclass
 class TorchFile:
-    """What was found in a file: tensors with their places, and checksums of its records."""
+    """What was found in a file: tensors with their places, checksums of its records, and what it holds, inert."""
 
     tensors: list[Tensor] = field(default_factory=list)
     checksums: list[Checksum] = field(default_factory=list)
+    root: Any = None
 
 
 def read_torch(path: Path, name: str, size: int, problems: Problems, *, cut: str = "truncated_zip") -> TorchFile:
@@ -160,7 +161,8 @@ def _read_zip(file: IO[bytes], name: str, size: int, problems: Problems, cut: st
         detail = _("its data.pkl cannot be read ({reason})").format(reason=scan.error)
         problems.add(cut, "error", detail, name)
         return result
-    for tensor, key in tensors_of(pickles.structure(data)):
+    result.root = pickles.structure(data)
+    for tensor, key in tensors_of(result.root):
         record = f"{root}data/{key}"
         stored = records.get(record)
         if stored is None or stored.file_size != tensor.size:

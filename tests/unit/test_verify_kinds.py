@@ -85,6 +85,15 @@ BROKEN = {
     "zero byte weights": (weights(b""), "zero_byte"),
     "zero byte optimizer": (write("optimizer.pt", ""), "zero_byte"),
     "no optimizer": (remove("optimizer.pt"), "missing_file"),
+    "no optimizer in its file": (write("optimizer.pt", torch_zip(pickled({"last_epoch": 20}))), "wrong_content"),
+    "a list for an optimizer": (write("optimizer.pt", torch_zip(pickled([1]))), "wrong_content"),
+    "marked as incomplete": (write("checkpoint-is-incomplete.txt", ""), "incomplete_save"),
+    "state with a byte order mark": (write("trainer_state.json", b'\xef\xbb\xbf{"global_step": 20}'), "bad_json"),
+    "state in UTF-16": (write("trainer_state.json", '{"global_step": 20}'.encode("utf-16")), "bad_json"),
+    "a tensor twice": (
+        weights(with_header(b'{"a":%s,"a":%s}' % ((json.dumps(ENTRY).encode(),) * 2), bytes(16))),
+        "safetensors_header_json",
+    ),
     "no scheduler": (remove("scheduler.pt"), "missing_file"),
     "no weights": (remove(WEIGHTS), "missing_file"),
     "no adapter config": (remove("adapter_config.json"), "missing_file"),
@@ -174,6 +183,10 @@ BROKEN = {
 
 NOT_EXACT = {
     "no random state": (remove("rng_state.pth"), "missing_rng"),
+    "schedule of another step": (
+        write("scheduler.pt", torch_zip(pickled({"last_epoch": 10, "lr_lambdas": [None]}))),
+        "step_mismatch",
+    ),
     "random state of one rank of several": (
         lambda folder: (folder / "rng_state.pth").rename(folder / "rng_state_0.pth"),
         "rng_rank_mismatch",
