@@ -17,6 +17,7 @@ import pytest
 
 from engine.checkpoint import ledger
 from engine.journal import read_all
+from engine.train import byhand, launcher
 from tests.support import matrix
 from tests.support.train import Runs, losses
 
@@ -51,9 +52,14 @@ def test_fsdp2_with_accumulation_is_one_large_batch(train_runs: Runs, tmp_path: 
     close(done(train_runs, sharded), done(train_runs, whole))
 
 
-def test_preferences(train_runs: Runs, tmp_path: Path) -> None:
-    cell = matrix.cell("DPO, precomputed", "LoRA", "ddp", tmp_path)
-    found = done(train_runs, cell)
+def test_preferences_started_by_hand(train_runs: Runs, tmp_path: Path) -> None:
+    """Two ranks learn preferences, started as `launch/run.sh` of the run folder says."""
+    run = train_runs.make("pairs", **matrix.cell("DPO, precomputed", "LoRA", "ddp", tmp_path).recipe)
+    byhand.write(run, *launcher.command(run, python=sys.executable, nproc=2), ranks=2)
+    finished = subprocess.run(["sh", run.path / "launch" / "run.sh"], cwd="/", timeout=400)
+    assert finished.returncode == 0, (run.logs / "rank-0.log").read_text()[-3000:]
+    found = losses(run)
+    assert len(found) == matrix.STEPS and (run.final / "adapter_model.safetensors").is_file()
     assert found[1][0] == pytest.approx(0.693147, abs=1e-4), "the model begins at its reference: log 2"
 
 
