@@ -75,12 +75,10 @@ def require_form(path: Path, saved: manifest.Manifest, sharding: str, world_size
             fix=_("resume on {n} GPUs").format(n=saved.world_size),
             kind="bad_checkpoint",
         )
-    if ZERO in (have, want):
-        raise GateError(
-            _("it was saved with {have}, and sharding: {sharding} cannot read that").format(
-                have=have, sharding=sharding
-            ),
-            where=str(path),
-            fix=_("resume with the sharding and the number of GPUs that it was saved with"),
-            kind="bad_checkpoint",
-        )
+    names = {PLAIN: _("no sharding or DDP"), FSDP: "fsdp2", ZERO: "zero"}
+    raise GateError(
+        _("it was saved with {have}, and {want} cannot read that").format(have=names[have], want=names[want]),
+        where=str(path),
+        fix=_("resume with the sharding and the number of GPUs that it was saved with"),
+        kind="bad_checkpoint",
+    )
