@@ -80,7 +80,7 @@ def _rows(results: dict[str, dict[str, Any]]) -> Any:
     for task, values in results.items():
         for name, value in values.items():
             metric, _comma, kind = name.partition(",")
-            if metric.endswith("_stderr") or isinstance(value, bool) or not isinstance(value, int | float):
+            if not kind or metric.endswith("_stderr") or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             error = values.get(f"{metric}_stderr,{kind}")
             known = error if isinstance(error, int | float) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.evaluate.report import words
-from engine.text import _, number, when
+from engine.text import _, number, printable, when
 
 
 def text(document: dict[str, Any]) -> str:
@@ -17,9 +17,9 @@ def text(document: dict[str, Any]) -> str:
     if document["regression"]:
         lines += ["", "## " + _("General prompts"), "", *_regression(document)]
     if reading := document.get("reading"):
-        lines += ["", "## " + _("Read by people"), "", reading["text"]]
+        lines += ["", "## " + _("Read by people"), "", _cell(reading["text"])]
     if judge := document.get("judge"):
-        lines += ["", "## " + _("Judge"), "", judge["text"]]
+        lines += ["", "## " + _("Judge"), "", _cell(judge["text"])]
     if harness := document.get("harness"):
         lines += ["", "## lm-eval", "", *_harness(harness)]
     if document["findings"]:
@@ -85,4 +85,4 @@ def _harness(harness: dict[str, Any]) -> list[str]:
 
 def _cell(value: str) -> str:
     """Text that stays in its cell."""
-    return value.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    return printable(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
