@@ -13,8 +13,8 @@ from engine.workspace import RunFolder
 # What of the environment decides how the ranks run; the rest is the user's own.
 KEPT = (
     "PYTHONSAFEPATH", "PYTHONPATH", "FTUI_RUN", "FTUI_ATTEMPT", "FTUI_RESUME_FROM", "FTUI_ENGINE_PLUGIN",
-    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM",
-    "HF_HUB_DISABLE_TELEMETRY", "HF_HOME",
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_WAIT_POLICY", "OMP_NUM_THREADS",
+    "TOKENIZERS_PARALLELISM", "HF_HUB_DISABLE_TELEMETRY", "HF_HOME",
 )  # fmt: skip
 HEAD = """#!/bin/sh
 # How `ftui` started this run (attempt {attempt}). By hand it does the same without the supervisor: no restarts, no
