@@ -6,8 +6,6 @@ The ordinary suite runs one of each kind; `python -m tests.support.matrix` and t
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,17 +96,6 @@ def test_two_processes_on_the_cpu_from_the_command_line(house: Path, builtin_cac
         "--nproc-per-node 2" in script
         and "distributed_type: MULTI_CPU" in (folder / "launch/accelerate.yaml").read_text()
     )
-
-
-def test_a_rank_that_is_killed_ends_the_run(train_runs: Runs, tmp_path: Path) -> None:
-    cell = matrix.cell("SFT", "LoRA", "ddp", tmp_path, max_steps=100_000, save_steps=2, save_total_limit=2)
-    run = train_runs.make("killed", **cell.recipe)
-    started = train_runs.start(run, nproc=2, env=matrix.environment("ddp", tmp_path))
-    started.step(3)
-    victim = next(pid for pid in started.ranks() if b"RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
-    os.kill(victim, signal.SIGKILL)
-    assert started.finish(120) != 0 and started.gone()
-    assert any(entry.resumable for entry in ledger.list(run.checkpoints))
 
 
 @pytest.mark.soak
