@@ -58,11 +58,11 @@ def _recipe(run: RunFolder) -> dict[str, Any]:
 
 
 def report(
-    run: RunFolder, state: dict[str, Any], chosen: Choice, before: Setup, after: Setup, skipped: list[str]
+    state: dict[str, Any], chosen: Choice, before: Setup, after: Setup, skipped: list[str], python: str
 ) -> dict[str, Any]:
-    """The resume in figures, as `ftui resume --json` has it under `resume`."""
+    """The resume in figures, as `ftui resume --json` has it under `resume`; `python` is that of the ranks."""
     entry = chosen.entry
-    differs = differences(before, after)
+    differs = differences(before, after) + other_versions(entry, python)
     if not chosen.exact:
         differs.append(_("the checkpoint lacks the random state of its ranks, or parts of it differ"))
     total = state.get("max_steps")
@@ -101,6 +101,27 @@ def differences(before: Setup, after: Setup) -> list[str]:
     if before.sharding != after.sharding:
         found.append(_("sharding {after} instead of {before}").format(after=after.sharding, before=before.sharding))
     return found
+
+
+def other_versions(entry: Entry, python: str) -> list[str]:
+    """The packages that decide about sums and random numbers, where they are not those of the checkpoint."""
+    from engine.checkpoint import manifest
+    from engine.hardware import versions
+    from engine.train.exactness import DECISIVE
+
+    saved = manifest.read(entry.path)
+    if saved is None or not saved.versions:
+        return []
+    try:
+        now = versions.packages(DECISIVE, python)["packages"]
+    except OSError:  # the ranks will say what is wrong with it
+        return []
+    text = _("{package} {after} instead of {before}")
+    return [
+        text.format(package=name, after=now.get(name) or "-", before=saved.versions.get(name) or "-")
+        for name in DECISIVE
+        if now.get(name) != saved.versions.get(name)
+    ]
 
 
 def rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -100,7 +100,7 @@ def drill(
         before = comparison.setup_before(run, state, chosen.entry)
         _fill(scratch, run, document)
         report = comparison.report(
-            run, state, chosen, before, comparison.setup_after(scratch, placement), skipped
+            state, chosen, before, comparison.setup_after(scratch, placement), skipped, python
         )  # fmt: skip
         entry = chosen.entry
         wanted = _lines(run, entry.step, placement.ranks)

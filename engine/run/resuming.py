@@ -111,7 +111,7 @@ def _go_on(
                 write_json(run.plan, plan.document)
         else:
             planned.refuse_resume(read_plan(run), run, force=force)
-        report = comparison.report(run, state, chosen, was, comparison.setup_after(run, placement), skipped)
+        report = comparison.report(state, chosen, was, comparison.setup_after(run, placement), skipped, python)
         entry = chosen.entry
         old = {key: state[key] for key in ("created", "max_steps", "restarts") if key in state}
         now = fresh(

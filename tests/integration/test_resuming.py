@@ -151,3 +151,20 @@ def test_a_drill_on_other_settings_is_held_to_a_tolerance(stand_in: StandIn) -> 
     assert found.passed and not found.exact and found.tolerance == drill.TOLERANCE
     assert found.compared[0]["passed"] and not found.compared[0]["equal"]
     assert run.read_resolved()["recipe"]["per_device_train_batch_size"] == 4
+
+
+def test_packages_that_are_not_those_of_the_checkpoint_are_named(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stopped(stand_in)
+    newest = run.read_state()["last_checkpoint"]
+    manifest = run.path / newest["path"] / "MANIFEST.json"
+    document = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**document, "versions": {"torch": "2.0.0", "numpy": "1.0"}}))
+    now = {"torch": "2.13.0", "numpy": "1.0"}
+    monkeypatch.setattr("engine.hardware.versions.packages", lambda _names, _python: {"packages": now})
+    stand_in.plan(steps=5000)
+    said = resuming.resume(run).resumed
+    assert said is not None and (said["exact"], said["differs"]) == (False, ["torch 2.13.0 instead of 2.0.0"])
+    control.send(run, "stop_now")
+    ended(run)
