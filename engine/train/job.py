@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from engine.errors import FtuiError, UsageError
 from engine.recipe.limits import SUPPORTED
 from engine.text import _
@@ -54,8 +56,8 @@ class Job:
 
     @property
     def recipe_sha256(self) -> str:
-        """Hash of the recipe as it is trained."""
-        return hashlib.sha256(self.run.resolved.read_bytes()).hexdigest()
+        """Hash of the recipe as it is trained; of its values, whatever the run is called."""
+        return hashlib.sha256(orjson.dumps(self.recipe, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def load(rank: Rank) -> Job:

@@ -67,7 +67,9 @@ def torture(run: RunFolder, *, kills: int, ranks: int, seed: int) -> Tally:
         pids = tiny_trainer.start(life)
         began = time.monotonic()
         if not by_itself:
-            time.sleep(chance.uniform(0.05, 0.6) * ranks)
+            if chance.random() < 0.7:  # else while it starts or resumes
+                began_training(run, attempt, pids)
+            time.sleep(chance.uniform(0.0, 0.5))
             os.kill(pids[chance.randrange(ranks)], signal.SIGKILL)
         first, deadline = None, began + 30
         while first is None and time.monotonic() < deadline:
@@ -82,6 +84,17 @@ def torture(run: RunFolder, *, kills: int, ranks: int, seed: int) -> Tally:
         look(run, tally)
     tally.failed_saves = sum(e["event"] == "save_failed" for e in read_all(run.journal))
     return tally
+
+
+def began_training(run: RunFolder, attempt: int, pids: list[int]) -> None:
+    """Wait until the ranks of this attempt train, or one of them has ended."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if any(e["event"] == "start" and e["attempt"] == attempt for e in read_all(run.journal)):
+            return
+        if any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids):
+            return
+        time.sleep(0.005)
 
 
 def look(run: RunFolder, tally: Tally) -> None:
