@@ -237,3 +237,43 @@ def test_a_merged_model_is_evaluated_like_its_adapter(run: RunFolder, tmp_path: 
     assert document["base"] == adapter["base"]
     assert document["tuned"]["eval_loss"] == pytest.approx(adapter["tuned"]["eval_loss"], abs=1e-5)
     assert document["label"] == "merged"
+
+
+def test_samples_are_greedy_and_never_end_the_training(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from engine.evaluate import generate, samples
+    from engine.evaluate.models import make_job
+    from engine.train.samples import attach
+
+    model, tokenizer = _models(run)
+    model.train()
+    callbacks: list[Any] = []
+    trainer = SimpleNamespace(add_callback=callbacks.append)
+    attach(make_job({"eval_samples": 3, "eval_max_new_tokens": 9, "task": "sft"}, str(run.path)), trainer, tokenizer)
+    [callback] = callbacks
+    args, state = SimpleNamespace(device=torch.device("cpu")), SimpleNamespace(global_step=5)
+    before = torch.random.get_rng_state()
+    callback.on_evaluate(args, state, None, model=model)
+    assert torch.equal(before, torch.random.get_rng_state()) and model.training  # the training goes on as without it
+    made = samples.read(run)
+    assert [prompt.prompt for prompt in made] == evaluating.QUESTIONS[:3]
+    prompts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True, return_dict=True)
+        for q in evaluating.QUESTIONS[:3]
+    ]
+    got: dict[int, list[int]] = {}
+    generate.answer(
+        model.eval(), [p["input_ids"] for p in prompts], max_new_tokens=9, stop=[257], pad=258, done=got.__setitem__
+    )
+    expected = [tokenizer.decode(got[n], skip_special_tokens=True) for n in range(3)]
+    assert [prompt.answers for prompt in made] == [((5, text),) for text in expected]
+    broken = SimpleNamespace(training=True, eval=lambda: None, train=lambda on: None)
+    callback.on_evaluate(args, state, None, model=broken)
+    assert callback.off
+    nothing: list[Any] = []
+    trainer.add_callback = nothing.append
+    attach(make_job({"eval_samples": 0}, str(run.path)), trainer, tokenizer)
+    assert nothing == []

@@ -82,3 +82,17 @@ def test_what_is_asked_for_is_checked_before_a_model_loads(
     (run.final / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
     assert main(["eval", "a-1", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_merge_refuses_what_the_gate_refused(
+    workspace: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_folder(workspace, "a-1", gates=["exact_match >= 0.5"])
+    run.final.mkdir()
+    (run.final / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "none")}))
+    evaluated(run, passed=False)
+    command = ["merge", "a-1", "--out", str(tmp_path / "out")]
+    assert main(command) == 4
+    assert "the gate said no" in capsys.readouterr().err
+    assert main([*command, "--ignore-gate"]) == 1  # it looks for the base now, which is not there
+    assert "the gate said no" not in capsys.readouterr().err
