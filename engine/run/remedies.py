@@ -60,8 +60,9 @@ def _planned(run: RunFolder, can_resume: bool) -> list[Fix]:
     given = {key: recipe.get(key) for key, where in origin.items() if where in ("recipe", "override")}
     fixes: list[Fix] = []
     rows = plan(parse({key: value for key, value in asked.items() if value is not None})).advice
-    # What goes on from the checkpoint comes before what has to begin anew.
-    for row in sorted(rows, key=lambda row: not _free(row["change"])):
+    rows = [row for row in rows if row["verdict"] != "no"] or rows
+    # What surely fits comes first; of that, what goes on from the checkpoint before what has to begin anew.
+    for row in sorted(rows, key=lambda row: (row["verdict"] != "fits", not _free(row["change"]))):
         keys = recipe_changes(row["change"], given)
         if not keys or not all(value in SUPPORTED.get(key, (value,)) for key, value in keys.items()):
             continue
@@ -71,6 +72,8 @@ def _planned(run: RunFolder, can_resume: bool) -> list[Fix]:
         text = _("{change}: about {gb} GB instead of {before}").format(
             change=row["text"], gb=number(row["needs_gb"], 1), before=number(before.device.needs / 1e9, 1)
         )
+        if row["verdict"] != "fits":
+            text = _("{change}; that is tight").format(change=text)
         fixes.append(with_changes(run, text, changes, can_resume=can_resume and _free(keys)))
     return fixes[:MOST]
 

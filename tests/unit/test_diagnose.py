@@ -215,6 +215,9 @@ def test_three_fixes_ranked_by_the_planner_that_take_less_than_before(house: Pat
     with_plan(run)
     found = diagnose.diagnose(run)
     assert found is not None and len(found.fixes) == 3
+    sizes = [float(fix.text.rsplit("about ", 1)[1].split(" GB")[0]) for fix in found.fixes]
+    tight = [fix.text.endswith("that is tight") for fix in found.fixes]
+    assert tight == [size > 76 for size in sizes] == sorted(tight), "what surely fits comes first"
     assert all(fix.action == "run" and "instead of" in fix.text for fix in found.fixes)
     assert all("max_steps=50" in fix.changes for fix in found.fixes), "the run's own overrides stay"
     assert diagnose.where(found) == "rank 0, in backward, step 1"
