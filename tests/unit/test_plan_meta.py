@@ -8,7 +8,7 @@ import weakref
 import orjson
 import pytest
 
-from engine.plan import memory, models, optimizers, request, shapes
+from engine.plan import memory, models, optimizers, request, shapes, state
 
 pytestmark = pytest.mark.heavy
 CATALOGUE = orjson.loads(models.CATALOGUE.read_bytes())["models"]
@@ -59,7 +59,7 @@ def test_peft_trains_as_many_parameters(family, more):
     asked = request.parse(
         {"config": {**TINY, **more, "model_type": family}, "method": "lora", "lora_r": 8, "transformers": "5"}
     )
-    assert memory.adapter_parameters(asked) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert state.adapter_parameters(asked) == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def test_an_unknown_architecture_is_counted_in_a_process_of_its_own():
