@@ -76,3 +76,24 @@ def test_the_keeper_says_what_was_done(house: Path, capsys: pytest.CaptureFixtur
     assert "is stopped; runs go on" in capsys.readouterr().out
     assert cli.main(["keeper", "stop"]) == 0
     assert "no keeper running" in capsys.readouterr().out
+
+
+def test_a_lost_run_is_offered_a_resume_only_where_there_is_something_to_go_on_from(
+    house: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from engine.checkpoint.manifest import seal
+    from tests.support.checkpoints import write_checkpoint
+
+    seen = shown(house, capsys, state="running")  # no supervisor: lost
+    assert seen[""] == "one  lost" and "ftui run" in seen["fix"] and "resume" not in seen["fix"]
+    assert cli.main(["runs", "--json"]) == 0
+    assert "ftui resume" not in capsys.readouterr().out
+    assert cli.main(["watch", "one"]) == 1
+    said = capsys.readouterr()
+    assert "ftui resume" not in said.out + said.err
+    run = RunFolder(house / "ft" / "runs" / "one")
+    run.checkpoints.mkdir()
+    staging = write_checkpoint(run.checkpoints / ".staging-45", 45)  # its ranks saved when their supervisor died
+    seal(staging, run.checkpoints / "checkpoint-45", {"step": 45, "attempt": 1})
+    seen = shown(house, capsys, state="running")
+    assert seen["fix"] == "`ftui resume one` goes on from step 45"
