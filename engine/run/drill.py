@@ -20,6 +20,7 @@ from typing import Any
 from engine import journal
 from engine.errors import FtuiError
 from engine.files import Lock, write_json
+from engine.process import read_stat
 from engine.process.child import Child
 from engine.run import choice, comparison, failure, launch, resuming
 from engine.run.gpus import Placement, place_again
@@ -127,8 +128,13 @@ def drill(
 
 
 def _fill(scratch: RunFolder, run: RunFolder, document: dict[str, Any]) -> None:
-    """A run folder that shares the run's rows and saves nothing."""
-    shutil.rmtree(scratch.path, ignore_errors=True)
+    """A run folder that shares the run's rows and saves nothing; those that failed drills of the run left are gone."""
+    for old in scratch.path.parent.glob(f"{run.name}-*"):
+        pid = old.name.rpartition("-")[2]
+        if old.name != f"{run.name}-{pid}":  # of a run with a longer name
+            continue
+        if pid == str(os.getpid()) or (pid.isdigit() and read_stat(int(pid)) is None):
+            shutil.rmtree(old, ignore_errors=True)
     for folder in (scratch.logs, scratch.checkpoints):
         folder.mkdir(parents=True)
     scratch.data.symlink_to(run.data.resolve())

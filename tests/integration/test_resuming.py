@@ -124,6 +124,9 @@ def test_a_drill_that_differs_fails(stand_in: StandIn, capsys: pytest.CaptureFix
     assert "differs" in shown and "at step 7 the loss is 0.5" in shown
     last = drill.last(run)
     assert last is not None and last["passed"] is False and Path(last["scratch"]).is_dir()
+    stand_in.plan(steps=5000)
+    assert drill.drill(run, step=5).passed
+    assert not Path(last["scratch"]).exists(), "the next drill clears it away"
 
 
 def test_a_drill_whose_ranks_crash_says_why(stand_in: StandIn) -> None:
