@@ -11,6 +11,7 @@ from engine.files import Lock, read_json, write_json
 from engine.workspace import Workspace
 
 WINDOW_S = 20.0
+BEGUN = 1 << 20  # bytes through, before which nothing is said of the rate
 SLICE_S = 2.0
 SLICES = 60
 NAME = "rates.json"
@@ -47,6 +48,8 @@ class Rate:
         """Note how many bytes are through at a moment (monotonic)."""
         if self._points and now - self._points[-1][0] < SLICE_S / 4:
             return
+        if len(self._points) == 1 and total < BEGUN:
+            self._points.clear()  # hashing and connecting are no slow link
         self._points.append((now, total))
         while len(self._points) > 2 and now - self._points[0][0] > SLICE_S * SLICES:
             self._points.popleft()

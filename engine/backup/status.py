@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from engine.backup import forecast, items, progress
 from engine.backup.items import Item
 from engine.backup.ledger import Ledger
 from engine.backup.policy import Policy, of_run
-from engine.checkpoint import ledger as checkpoints
-from engine.checkpoint import manifest
-from engine.errors import UsageError
 from engine.workspace import RunFolder, Workspace
 
 
@@ -202,28 +198,3 @@ def _trained_s(run: RunFolder, since: int | None, state: dict[str, Any]) -> floa
     if not times:
         return None
     return (step - (since or 0)) * sum(times) / len(times)
-
-
-def verified_step(run: RunFolder) -> int | None:
-    """The newest step that is proved at the run's own remote; None where there is no remote or nothing is proved.
-
-    Raises nothing: a wrong setting is told by the commands that need it.
-    """
-    try:
-        policy = effective(run)
-    except UsageError:
-        return None
-    if policy is None:
-        return None
-    steps = safe_steps(run, policy)
-    return steps[-1] if steps else 0
-
-
-def resumable_here(folder: Path) -> list[int]:
-    """The steps of the whole checkpoints below a run folder."""
-    return [entry.step for entry in checkpoints.list(folder / "checkpoints") if entry.resumable]
-
-
-def has_manifest(folder: Path) -> bool:
-    """Whether a folder is a sealed checkpoint."""
-    return (folder / manifest.NAME).is_file()

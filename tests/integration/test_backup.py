@@ -258,7 +258,7 @@ def test_an_overloaded_server_shows_as_stalled_and_is_waited_for(
         if progress.in_flight > MIB and not seen:
             seen.append("moving")
             through.mode = "503"
-        if progress.state == "STALLED" and seen[-1] != "STALLED":
+        if progress.state == "STALLED" and through.requests_refused and seen[-1] != "STALLED":
             seen.append("STALLED")
             assert states(run, remote)[CHECKPOINT] == "STALLED"
             through.rate, through.mode = None, "ok"
