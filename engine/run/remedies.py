@@ -60,7 +60,7 @@ def _planned(run: RunFolder, can_resume: bool) -> list[Fix]:
     given = {key: recipe.get(key) for key, where in origin.items() if where in ("recipe", "override")}
     fixes: list[Fix] = []
     rows = plan(parse({key: value for key, value in asked.items() if value is not None})).advice
-    rows = [row for row in rows if row["verdict"] != "no"] or rows
+    rows = tuple(row for row in rows if row["verdict"] != "no") or rows
     # What surely fits comes first; of that, what goes on from the checkpoint before what has to begin anew.
     for row in sorted(rows, key=lambda row: (row["verdict"] != "fits", not _free(row["change"]))):
         keys = recipe_changes(row["change"], given)
