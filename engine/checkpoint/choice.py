@@ -86,13 +86,6 @@ def choose(
     return chosen or Choice(second[0] if second else None, False, skipped)
 
 
-def remember(checkpoint: Path) -> None:
-    """Note that a checkpoint of a run was read and is right, for whoever has just read it."""
-    memory = _Memory(checkpoint.parent)
-    memory.note(checkpoint, _Verdict(True, True, None))
-    memory.keep()
-
-
 def _look(entry: ledger.Entry, *, quick: bool) -> _Verdict:
     report = verify.verify(entry.path, quick=quick)
     if not report.checkpoints:  # retired just now

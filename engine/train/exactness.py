@@ -31,7 +31,7 @@ def reasons(
     """Why the figures may differ from those of the run that was not stopped; [] where they are promised to be equal."""
     found = []
     if saved.world_size != world_size:
-        found.append(_("{after} ranks instead of {before}").format(after=world_size, before=saved.world_size))
+        found.append(_("ranks: {after} instead of {before}").format(after=world_size, before=saved.world_size))
     random = ["rng_state.pth"] if saved.world_size <= 1 else [f"rng_state_{n}.pth" for n in range(saved.world_size)]
     if any(name not in saved.files for name in random):
         found.append(_("the random state of some rank is missing"))

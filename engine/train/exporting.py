@@ -39,7 +39,12 @@ def _gathered(trainer: Any) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=_has_adapter(trainer))
-    return dict(get_model_state_dict(trainer.model, options=options))
+    state = dict(get_model_state_dict(trainer.model, options=options))
+    tied = getattr(trainer.accelerator.unwrap_model(trainer.model), "all_tied_weights_keys", None) or {}
+    for name, source in tied.items():  # one weight under two names comes out as two
+        if name in state and source in state and state[name].equal(state[source]):
+            del state[name]
+    return state
 
 
 def _describe(trainer: Any, folder: str) -> None:

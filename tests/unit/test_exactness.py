@@ -33,7 +33,7 @@ def test_the_same_of_everything_is_exact():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"world_size": 2}, "2 ranks instead of 1"),
+        ({"world_size": 2}, "ranks: 2 instead of 1"),
         ({"versions": {**NOW, "torch": "2.14.0"}}, "torch 2.14.0 instead of 2.13.0"),
         ({"versions": {"torch": "2.13.0"}}, "peft - instead of 0.21.2"),
         ({"recipe_sha256": "other"}, "the recipe is not"),
