@@ -25,6 +25,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; } h2 { font-size:
 .lead { font-size: 1.1rem; margin: 0 0 1rem; } .lead.no { color: var(--bad); } .lead.yes { color: var(--good); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+td:first-child { white-space: nowrap; } td:last-child:not(.n) { min-width: 14rem; }
 th { font-weight: 600; color: var(--dim); font-size: .85rem; } .n { text-align: right; white-space: nowrap; }
 .better { color: var(--good); } .worse { color: var(--bad); } .same, .not_enough_rows { color: var(--same); }
 ul { padding-left: 1.2rem; } li { margin: .2rem 0; } .dim { color: var(--dim); }
