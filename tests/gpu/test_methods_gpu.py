@@ -40,7 +40,7 @@ def test_every_method_with_every_sharding(gpus: int, request: pytest.FixtureRequ
         if outcome.code or len(found) != matrix.STEPS:
             failed.append(f"{cell.name}: {outcome.error or outcome.code}")
             continue
-        if cell.task in SAME_SUMS:
+        if cell.task in SAME_SUMS and not matrix.draws_anew(cell):
             first = reference.setdefault((cell.task.removesuffix(", offloaded"), cell.method), found)
             apart = max(abs(found[step][0] - first[step][0]) for step in found)
             if apart > APART:

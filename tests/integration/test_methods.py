@@ -106,6 +106,8 @@ def test_the_matrix(train_runs: Runs, tmp_path: Path) -> None:
     for cell in matrix.everything(tmp_path):
         found = done(train_runs, cell)
         first = reference.setdefault((cell.task, cell.method), found)
+        if matrix.draws_anew(cell):
+            continue
         for step in found:
             assert found[step][0] == pytest.approx(first[step][0], abs=EXACT), (cell.name, step)
 

@@ -123,6 +123,11 @@ def everything(folder: Path) -> Iterator[Cell]:
         yield cell("pretrain, continued", "full", sharding, folder)
 
 
+def draws_anew(wanted: Cell) -> bool:
+    """Whether a cell begins with other random weights: ZeRO-3 draws them module by module, as it shards them."""
+    return wanted.task == "pretrain, new" and wanted.sharding == "zero3"
+
+
 def bf16(method: str) -> dict[str, Any]:
     """The precision that a recipe gets on a GPU: bf16 steps, with fp32 weights where all of them are trained."""
     if method == "full":
