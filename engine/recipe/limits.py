@@ -10,7 +10,8 @@ from engine.text import _
 KIND = "not_supported_yet"
 # Key -> the values that this version can train with.
 SUPPORTED: dict[str, tuple[object, ...]] = {
-    "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3"),  # pipeline was never run on GPUs
+    "sharding": ("auto", "none", "ddp", "fsdp2", "zero2", "zero3"),  # pipeline needs GPUs, and never ran on any
+    "cpu_offload": (False,),  # nor did this: it pins memory for a GPU
     "backend": ("trl",),
     "num_machines": (1,),
     "deepspeed": (None,),

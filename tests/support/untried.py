@@ -3,3 +3,4 @@
 from engine.recipe import limits
 
 limits.SUPPORTED["sharding"] = (*limits.SUPPORTED["sharding"], "pipeline")
+limits.SUPPORTED["cpu_offload"] = (False, True)
