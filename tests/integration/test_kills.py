@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,11 +60,18 @@ def torture(run: RunFolder, *, kills: int, ranks: int, seed: int) -> Tally:
         attempt += 1
         life = Life(run, attempt, ranks=ranks, background=chance.choice((True, False)), steps=100_000)
         by_itself = chance.random() < 0.5
-        if by_itself:
-            at, victim = int(chance.expovariate(1 / 150)) + 1, chance.randrange(ranks)
-            life.prepare = lambda index, at=at, victim=victim: SelfDestruct(at).install() if index == victim else None
-        elif chance.random() < 0.3:
-            life.prepare = tiny_trainer.faults(chance, 0.1)
+        at, victim = int(chance.expovariate(1 / 150)) + 1, chance.randrange(ranks)
+        full = tiny_trainer.faults(chance, 0.1) if chance.random() < 0.4 else None
+
+        def prepare(
+            index: int, at: int = at, victim: int | None = victim if by_itself else None, full: Any = full
+        ) -> None:
+            if full is not None:
+                full(index)
+            if index == victim:
+                SelfDestruct(at).install()
+
+        life.prepare = prepare
         pids = tiny_trainer.start(life)
         began = time.monotonic()
         if not by_itself:
