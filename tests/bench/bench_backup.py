@@ -104,7 +104,8 @@ def upload(args: argparse.Namespace, folder: Path) -> None:
             os.environ["RCLONE_CONFIG"] = str(conf)
             times: dict[str, list[float]] = {"rclone": [], "rclone_no_md5": [], "ours": []}
             memory = []
-            for turn in range(args.turns):
+            for number in range(args.turns):
+                turn = f"{number}-{rate}"  # the server remembers what was deleted behind its back
                 times["rclone"].append(rclone_copy(run, f"s3:{BUCKET}/a{turn}"))
                 times["rclone_no_md5"].append(rclone_copy(run, f"s3:{BUCKET}/b{turn}", "--s3-disable-checksum"))
                 shutil.rmtree(run.path / "backup", ignore_errors=True)
