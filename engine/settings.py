@@ -29,6 +29,7 @@ class Settings:
     home: Text | None = None  # the workspace
     python: Text | None = None  # the interpreter of the environment with torch
     vllm_python: Text | None = None  # the interpreter of vLLM's own environment
+    llama_cpp: Text | None = None  # llama.cpp's folder, for `ftui merge --gguf`
     language: Text | None = None
     theme: Text | None = None
     refresh_hz: Annotated[float, Ge(0.5), Le(4)] = 2.0
@@ -41,6 +42,16 @@ class Settings:
     ascii: bool = False  # draw with letters where the font lacks braille and boxes
     max_restarts: Annotated[int, Ge(0), Le(100)] = 3
     backup: Text | None = None  # the remote of runs whose recipe names none: NAME:bucket/folder
+    lease: Text | None = None  # where the provider says when the server ends: env:NAME or file:PATH
+    lease_margin_min: Annotated[float, Ge(0), Le(1440)] = 10.0  # kept free before the end, in minutes
+    lease_warn: Text | None = None  # how long before the last safe stop it warns: "24h, 6h, 1h, 15min"
+    preempt_file: Text | None = None  # a file that appears when a spot server is taken back
+    preempt_command: Text | None = None  # a program (no shell) that succeeds then
+    preempt_seconds: Annotated[float, Ge(1), Le(86400)] = 120.0  # what is left then, where the notice does not say
+    persistent: Text | None = None  # folders that outlive the server, separated by ":"
+    temporary: Text | None = None  # folders that do not
+    idle_minutes: Annotated[float, Ge(1), Le(10_000)] | None = 15.0  # tell when all GPUs idle for so long
+    idle_command: Text | None = None  # a program (no shell) to run then
 
 
 def path() -> Path:

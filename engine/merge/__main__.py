@@ -7,7 +7,10 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from engine.merge.nf4 import QuantizedBase
 
 EVERY = 0.5  # seconds between words about progress
 
@@ -17,9 +20,15 @@ def main() -> int:
     out = sys.stdout
     sys.stdout = sys.stderr  # a library that prints must not spoil the stream of events
     job = json.loads(sys.stdin.read())
+    from engine.merge.nf4 import CannotQuantize
+
     try:
-        _stream(job, out)
-        _check(job, out)
+        base = _base(job)
+        _stream(job, base, out)
+        _check(job, base, out)
+    except CannotQuantize as error:
+        _tell(out, event="error", kind="cannot_quantize", text=str(error))
+        return 1
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         _tell(out, event="error", kind="disk_full" if full else "io", text=error.strerror or str(error))
@@ -32,7 +41,18 @@ def _tell(out: TextIO, **event: Any) -> None:
     out.flush()
 
 
-def _stream(job: dict[str, Any], out: TextIO) -> None:
+def _base(job: dict[str, Any]) -> QuantizedBase | None:
+    """The quantized base, where the result shall be merged into that."""
+    plan = job["plan"]
+    if plan["quantized"] is None:
+        return None
+    from engine.merge.nf4 import QuantizedBase
+
+    names = {tensor["name"] for shard in plan["shards"] for tensor in shard["tensors"]}
+    return QuantizedBase(job["base"], plan["quantized"], names)
+
+
+def _stream(job: dict[str, Any], base: QuantizedBase | None, out: TextIO) -> None:
     import torch
 
     from engine.merge.stream import Stream
@@ -48,7 +68,7 @@ def _stream(job: dict[str, Any], out: TextIO) -> None:
             _tell(out, event="progress", done=done)
 
     begin = time.monotonic()
-    stream = Stream(Path(job["staging"]), say)
+    stream = Stream(Path(job["staging"]), say, base)
     stream.write(job["plan"]["shards"])
     torch.set_num_threads(threads)
     _tell(
@@ -63,16 +83,16 @@ def _stream(job: dict[str, Any], out: TextIO) -> None:
     )
 
 
-def _check(job: dict[str, Any], out: TextIO) -> None:
+def _check(job: dict[str, Any], base: QuantizedBase | None, out: TextIO) -> None:
     from engine.merge import check, logits
 
     staging, plan = Path(job["staging"]), job["plan"]
-    _tell(out, event="checked", **check.tensors(staging, plan["shards"]))
+    _tell(out, event="checked", **check.tensors(staging, plan["shards"], base))
     if not job["logits"]:
         return
     _tell(out, event="comparing")
     try:
-        found = logits.compare(job["base"], job["adapter"], staging, plan["dtype"], plan["vocab"], job["numbers"])
+        found = logits.compare(job["base"], job["adapter"], staging, plan, job["numbers"])
         _tell(out, event="logits", **found)
     except logits.Skipped as error:
         _tell(out, event="logits", skipped=str(error))

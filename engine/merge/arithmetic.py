@@ -19,7 +19,7 @@ from engine.merge.tensors import Ref
 DTYPES = {
     "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
-    "BOOL": torch.bool,
+    "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 BLOCK = 1024 * 1024  # numbers worked on together: they stay in the cache, which is ten times as fast as large pieces
 _STEPS = (256, 16)  # blocks begin at multiples of these: the kernels' own tiles lie as they would in one piece
@@ -55,15 +55,22 @@ def factor(ref: Ref) -> torch.Tensor:
     return read(ref).float()
 
 
-def merged(source: Ref, dtype: str, ops: list[Op]) -> Iterator[torch.Tensor]:
+def merged(source: Ref, dtype: str, ops: list[Op], start: torch.Tensor | None = None) -> Iterator[torch.Tensor]:
     """The merged tensor, in consecutive blocks of rows.
 
     Where the type changes the sum is made in float32 and rounded to the new type.
+
+    Args:
+        source: the tensor of the base.
+        dtype: the type of the merged tensor.
+        ops: what is added.
+        start: what it is added to, where that is not what is stored (the quantized base).
     """
     carrier = source.dtype if source.dtype == dtype else "F32"
     rows = source.shape[0] if source.shape else 1
     for low, high in blocks(source, ops):
-        weight = read_rows(source, low, high).to(DTYPES[carrier])
+        weight = read_rows(source, low, high) if start is None else start[low:high].clone()
+        weight = weight.to(DTYPES[carrier])
         for op in ops:
             weight = _apply(op, weight, low, high, rows)
         yield weight.to(DTYPES[dtype])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
 
+from engine.merge import fp8
 from engine.merge.arithmetic import DTYPES
+from engine.merge.fp8_arithmetic import restored, tolerance
 from engine.merge.tensors import Ref
+
+if TYPE_CHECKING:
+    from engine.merge.nf4 import QuantizedBase
 
 SAMPLE = 24  # changed tensors looked at, and as many that must not have changed
 LARGEST = 400_000_000  # numbers of a tensor that is still looked at whole
@@ -17,8 +22,14 @@ ENOUGH = 50_000_000  # numbers after which the sample ends, so that a check of a
 ULPS = {"F32": 2.0**-21, "BF16": 2.0**-7, "F16": 2.0**-9}  # one rounding may fall the other way
 
 
-def tensors(staging: Path, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare a sample; the largest difference, the tolerance (relative), and the names of tensors that fail."""
+def tensors(staging: Path, shards: list[dict[str, Any]], base: QuantizedBase | None = None) -> dict[str, Any]:
+    """Compare a sample; the largest difference, and the names of tensors that fail.
+
+    Args:
+        staging: the written files.
+        shards: what they hold.
+        base: gives the weights that were added to, where these are not the stored ones.
+    """
     rows = [(shard["file"], tensor) for shard in shards for tensor in shard["tensors"]]
     picked = _sample([row for row in rows if row[1]["changed"]]) + _sample(
         [row for row in rows if not row[1]["changed"]]
@@ -27,7 +38,14 @@ def tensors(staging: Path, shards: list[dict[str, Any]]) -> dict[str, Any]:
     for file, tensor in picked:
         with safe_open(staging / file, framework="pt") as reader:
             written = reader.get_tensor(tensor["name"])
-        wanted = _expected(tensor)
+            scale = reader.get_tensor(tensor["name"] + fp8.SCALE) if tensor["scale"] else None
+        wanted = _expected(tensor, base)
+        if scale is not None:
+            difference, right = _in_fp8(written, scale, wanted)
+            worst = max(worst, difference)
+            equal += right
+            bad += [] if right else [tensor["name"]]
+            continue
         same = written.dtype == wanted.dtype and written.shape == wanted.shape
         if same and torch.equal(written, wanted):
             equal += 1
@@ -41,6 +59,14 @@ def tensors(staging: Path, shards: list[dict[str, Any]]) -> dict[str, Any]:
         if not bool((difference <= limit).all()):
             bad.append(tensor["name"])
     return {"tensors": len(picked), "equal": equal, "max_abs_diff": worst, "bad": bad}
+
+
+def _in_fp8(written: torch.Tensor, scale: torch.Tensor, exact: torch.Tensor) -> tuple[float, bool]:
+    """The largest difference of FP8 weights, and whether each is the exact number rounded once."""
+    if written.shape != exact.shape or scale.shape != (exact.shape[0], 1):
+        return 0.0, False
+    difference = (restored(written, scale) - exact).abs()
+    return float(difference.max()), bool((difference <= tolerance(exact, scale)).all())
 
 
 def _sample(rows: list[Any]) -> list[Any]:
@@ -72,14 +98,15 @@ def _load(ref: dict[str, Any]) -> torch.Tensor:
     return torch.frombuffer(data, dtype=DTYPES[found.dtype]).reshape(found.shape) if data else torch.empty(found.shape)
 
 
-def _expected(tensor: dict[str, Any]) -> Any:
-    """PEFT's own steps, as its layers write them."""
-    weight = _load(tensor["source"])
-    if tensor["dtype"] != tensor["source"]["dtype"]:
-        weight = weight.float()
+def _expected(tensor: dict[str, Any], base: QuantizedBase | None) -> Any:
+    """PEFT's own steps, as its layers write them; of what is stored as FP8 the exact numbers."""
+    start = base.weight(tensor["name"], Ref.from_json(tensor["source"])) if base is not None else None
+    weight = _load(tensor["source"]) if start is None else start
+    same = tensor["dtype"] == tensor["source"]["dtype"]
+    weight = weight.to(DTYPES[tensor["dtype"]]) if same else weight.float()
     for op in tensor["ops"]:
         weight = _added(weight, op)
-    return weight.to(DTYPES[tensor["dtype"]])
+    return weight if tensor["scale"] else weight.to(DTYPES[tensor["dtype"]])
 
 
 def _added(weight: torch.Tensor, op: dict[str, Any]) -> Any:

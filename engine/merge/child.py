@@ -75,6 +75,12 @@ def _disk(event: dict[str, Any]) -> FtuiError:
             fix=_("free space there, or choose another --out; nothing was left behind"),
             kind="disk_full",
         )
+    if event["kind"] == "cannot_quantize":
+        return FtuiError(
+            _("the base cannot be quantized as it was for the training: {reason}").format(reason=event["text"]),
+            fix=_("merge into the 16-bit base (without --quantized-base)"),
+            kind="cannot_quantize",
+        )
     return FtuiError(
         _("the merge failed: {reason}").format(reason=event["text"]),
         fix=_("check the disk and the files; nothing was left behind"),

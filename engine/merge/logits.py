@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from engine.merge import fp8
+from engine.merge.fp8_arithmetic import restored
 from engine.text import _, gigabytes
 
 PROMPTS = (
@@ -18,34 +20,37 @@ PROMPTS = (
 LENGTH = 32
 EXACT_LIMIT = 8e9  # bytes in float32 up to which the comparison computes in float32
 SHARE = 0.6  # of the free memory that a model may take
-# Largest difference, relative to the largest logit. With 16-bit weights the rounding of each merged weight remains.
-TOLERANCE = {"F32": 1e-4, "BF16": 0.05, "F16": 0.02}
+# Largest difference, relative to the largest logit. With 16-bit weights the rounding of each merged weight remains,
+# with FP8 ones that of e4m3's three bits.
+TOLERANCE = {"F32": 1e-4, "BF16": 0.05, "F16": 0.02, fp8.DTYPE: 0.25}
 
 
 class Skipped(Exception):
     """The comparison cannot be made here; the text says why."""
 
 
-def compare(base: str, adapter: str, merged: Path, dtype: str, vocab: int | None, numbers: int) -> dict[str, Any]:
+def compare(base: str, adapter: str, merged: Path, plan: dict[str, Any], numbers: int) -> dict[str, Any]:
     """Compare the logits.
 
     Args:
         base: the base model's folder.
         adapter: the adapter's folder.
         merged: the merged model's folder.
-        dtype: the type that the merged model is stored in.
-        vocab: the number of tokens of a grown vocabulary.
+        plan: the type that the merged model is stored in, the size of a grown vocabulary, how the base is quantized.
         numbers: how many numbers the model has.
 
     Raises:
         Skipped: too little memory, or a model that cannot be loaded here.
     """
+    dtype = plan["dtype"]
     compute = _compute_type(numbers, dtype)
     from peft import PeftModel
 
     model = _model(base, compute)
-    if vocab is not None:
-        model.resize_token_embeddings(vocab, mean_resizing=False)
+    if plan["quantized"] is not None:
+        _quantize(model, base, plan["quantized"])
+    if plan["vocab"] is not None:
+        model.resize_token_embeddings(plan["vocab"], mean_resizing=False)
     rows = int(model.get_input_embeddings().weight.shape[0])
     prompts = _prompts(merged, rows)
     alone = _logits(model, prompts)
@@ -56,7 +61,7 @@ def compare(base: str, adapter: str, merged: Path, dtype: str, vocab: int | None
     both = _logits(model, prompts)
     del model
     gc.collect()
-    ours = _logits(_model(str(merged), compute), prompts)
+    ours = _logits(_restored(merged, compute) if dtype == fp8.DTYPE else _model(str(merged), compute), prompts)
     largest = max(1.0, *(float(x.abs().max()) for x in both))
     difference = _difference(both, ours)
     limit = TOLERANCE[dtype if compute == torch.float32 else "BF16"]
@@ -79,7 +84,7 @@ def _compute_type(numbers: int, dtype: str) -> torch.dtype:
     if numbers * 4 <= min(free, EXACT_LIMIT):
         return torch.float32
     if dtype != "F32" and numbers * 2 <= free:
-        return torch.bfloat16 if dtype == "BF16" else torch.float16
+        return torch.float16 if dtype == "F16" else torch.bfloat16
     text = _("the model takes {need} in memory, and {free} may be used")
     raise Skipped(text.format(need=gigabytes(numbers * 2), free=gigabytes(free)))
 
@@ -99,6 +104,42 @@ def _model(folder: str, dtype: torch.dtype) -> Any:
     if told["missing_keys"]:
         names = ", ".join(sorted(told["missing_keys"])[:3])
         raise Skipped(_("{folder} lacks tensors of its architecture: {names}").format(folder=folder, names=names))
+    return model.eval()
+
+
+@torch.no_grad()
+def _quantize(model: Any, folder: str, how: dict[str, Any]) -> None:
+    """Make the loaded base the quantized one that the adapter was trained on."""
+    from engine.merge import nf4
+
+    for name in nf4.parameters(folder):
+        weight = model.get_parameter(name)
+        weight.copy_(nf4.dequantized(weight, how))
+
+
+def _restored(folder: Path, dtype: torch.dtype) -> Any:
+    """The FP8 model with its weights as they count, so that no package for FP8 is needed."""
+    from safetensors import safe_open
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    del config.quantization_config
+    state: dict[str, torch.Tensor] = {}
+    scales: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as reader:
+            for name in reader.keys():  # noqa: SIM118 - it is no dictionary
+                (scales if name.endswith(fp8.SCALE) else state)[name] = reader.get_tensor(name)
+    for name, scale in scales.items():
+        weight = name.removesuffix(fp8.SCALE)
+        state[weight] = restored(state[weight], scale).to(dtype)
+    try:
+        with torch.device("meta"):
+            kind: Any = type(AutoModelForCausalLM.from_config(config))  # type: ignore[no-untyped-call]
+        model = kind.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
+    except Exception as error:  # whatever a model's own code raises: then it cannot be compared
+        text = _("transformers cannot load {folder}: {reason}")
+        raise Skipped(text.format(folder=folder, reason=_line(error))) from error
     return model.eval()
 
 

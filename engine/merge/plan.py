@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.checkpoint.tensors import BITS
-from engine.merge import layers, tying
+from engine.merge import fp8, layers, tying
 from engine.merge.adapter import Adapter
 from engine.merge.base import Base, is_head
 from engine.merge.layers import Op
@@ -32,11 +32,13 @@ class Output:
     dtype: str
     ops: list[Op] = field(default_factory=list)
     changed: bool = False
+    scale: str | None = None  # the type of its scales, one for each row, where it is FP8
 
     @property
     def size(self) -> int:
         """Its bytes in the merged file."""
-        return size_of(self.dtype, self.source.shape)
+        scales = size_of(self.scale, self.source.shape[:1]) if self.scale else 0
+        return size_of(self.dtype, self.source.shape) + scales
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Plan:
     config: dict[str, Any]
     dtype: str
     vocab: int | None = None  # the new number of rows, when tokens were added
+    quantized: dict[str, Any] | None = None  # how the base was quantized that the result shall be merged into
 
     @property
     def outputs(self) -> list[Output]:
@@ -68,13 +71,14 @@ class Plan:
     @property
     def numbers(self) -> int:
         """How many numbers the model has."""
-        return sum(output.size * 8 // BITS[output.dtype] for output in self.outputs)
+        return sum(output.source.size * 8 // BITS[output.source.dtype] for output in self.outputs)
 
     def to_json(self) -> dict[str, Any]:
         """What the child needs."""
         return {
             "dtype": self.dtype,
             "vocab": self.vocab,
+            "quantized": self.quantized,
             "shards": [
                 {
                     "file": name,
@@ -85,6 +89,7 @@ class Plan:
                             "source": output.source.to_json(),
                             "ops": [op.to_json() for op in output.ops],
                             "changed": output.changed,
+                            "scale": output.scale,
                         }
                         for output in outputs
                     ],
@@ -94,7 +99,15 @@ class Plan:
         }
 
 
-def draw(base: Base, adapter: Adapter, dtype: str | None, report: Report) -> Plan:
+def draw(
+    base: Base,
+    adapter: Adapter,
+    dtype: str | None,
+    report: Report,
+    *,
+    shard: int | None = None,
+    quantized: dict[str, Any] | None = None,
+) -> Plan:
     """Decide about every tensor; what does not fit is reported, and then the plan must not be carried out.
 
     Args:
@@ -102,14 +115,18 @@ def draw(base: Base, adapter: Adapter, dtype: str | None, report: Report) -> Pla
         adapter: the adapter.
         dtype: the type of the merged model as safetensors calls it; None keeps the base's.
         report: takes what is wrong.
+        shard: the most bytes of a file; None keeps the base's files.
+        quantized: how the base was quantized (engine.merge.nf4), to merge into that instead.
     """
-    main = base.dtype
+    main, wanted = base.dtype, dtype
+    if dtype == fp8.DTYPE:
+        dtype = fp8.carrier(main)  # until `fp8.mark` says which tensors become it
     outputs = {}
     for name, ref in base.tensors.items():
         # A tensor that the base keeps in a type of its own (a router in float32) was kept so on purpose.
         kept = dtype is None or ref.dtype != main or ref.dtype not in FLOATS
         outputs[name] = Output(name, ref, ref.dtype if kept or dtype is None else dtype)
-    plan = Plan(base, adapter, [], copy.deepcopy(base.config), dtype or main)
+    plan = Plan(base, adapter, [], copy.deepcopy(base.config), wanted or main, quantized=quantized)
     heads: dict[str, Output] = {}  # output embeddings that are the input embedding until now
     _replace(plan, outputs, heads, report)
     for placed in layers.place(base, adapter, {name: out.source for name, out in outputs.items()}, report):
@@ -125,6 +142,10 @@ def draw(base: Base, adapter: Adapter, dtype: str | None, report: Report) -> Pla
         _lay_out(plan, outputs, heads, removed)
         if dtype is not None:
             _set_dtype(plan.config, dtype)
+        if wanted == fp8.DTYPE:
+            fp8.mark(base, plan.outputs, plan.config, report)
+        if shard is not None:
+            plan.shards = _divided(plan.outputs, shard)
     return plan
 
 
@@ -225,6 +246,21 @@ def _lay_out(plan: Plan, outputs: dict[str, Output], heads: dict[str, Output], r
         if plan.base.embedding in shard.tensors:
             rows += [head for name, head in heads.items() if name not in plan.base.tensors]
         plan.shards.append((shard.name, rows))
+
+
+def _divided(outputs: list[Output], limit: int) -> list[tuple[str, list[Output]]]:
+    """Files of at most `limit` bytes, in the base's order; a larger tensor has a file of its own."""
+    files: list[list[Output]] = []
+    room = 0
+    for output in outputs:
+        if output.size > room or not files:
+            files.append([])
+            room = limit
+        files[-1].append(output)
+        room -= output.size
+    if len(files) == 1:
+        return [("model.safetensors", files[0])]
+    return [(f"model-{n:05d}-of-{len(files):05d}.safetensors", part) for n, part in enumerate(files, 1)]
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> None:

@@ -16,6 +16,7 @@ def _fix(kind: str) -> str:
         "adapter_key_not_in_base": _("give the model it was trained on with --base DIR"),
         "base_not_found": _("give the base model's folder with --base DIR"),
         "index_key_not_in_shard": _("copy the base model again: its parts do not belong together"),
+        "license_name": "",
         "logits_not_checked": "",
         "lora_module_missing": _("if these layers were trained, part of the adapter is missing: save it again"),
         "lora_pair_incomplete": _("part of the adapter is missing: save it again, or take an older checkpoint"),

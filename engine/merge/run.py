@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,15 @@ from engine.files import write_json
 from engine.findings import Finding
 from engine.merge import adapter as adapters
 from engine.merge import base as bases
-from engine.merge import card, child, folder, vocabulary
+from engine.merge import card, child, combine, folder, fp8, license, vocabulary
 from engine.merge import plan as plans
 from engine.merge.report import Report
 from engine.merge.source import Source
 from engine.text import _, duration, gigabytes, number
 
-DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+DTYPES = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "fp8": fp8.DTYPE}
+QUANTIZED = {"nf4": ("nf4", False), "nf4-double": ("nf4", True), "fp4": ("fp4", False), "fp4-double": ("fp4", True)}
+OF_RUN = "run"  # quantized as the adapter's run says
 ROUNDING = 0.25  # of the adapter's effect: more lost by rounding is worth a word
 
 
@@ -43,6 +47,9 @@ class Result:
     checked: dict[str, Any] | None = None
     logits: dict[str, Any] | None = None
     dry_run: bool = False
+    gguf: str | None = None
+    adapters: list[dict[str, Any]] | None = None  # folder and weight of each, where there are several
+    quantized_base: dict[str, Any] | None = None  # how the base was quantized that it was merged into
 
     def to_json(self) -> dict[str, Any]:
         """The document of `ftui merge --json`."""
@@ -58,6 +65,10 @@ def merge(
     dtype: str | None = None,
     logits: bool = True,
     dry_run: bool = False,
+    more: Sequence[tuple[Source, float]] = (),
+    weight: float = 1.0,
+    shard: int | None = None,
+    quantized: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Merge an adapter into its base.
@@ -66,9 +77,13 @@ def merge(
         source: the adapter.
         out: the folder to be made.
         base: the base model's folder or hub name; None asks the adapter and its run.
-        dtype: `fp32`, `bf16`, `fp16`, or None for the base's.
+        dtype: `fp32`, `bf16`, `fp16`, `fp8`, or None for the base's.
         logits: compare what the models say as well, where memory allows.
         dry_run: only look and decide.
+        more: further adapters and their weights.
+        weight: of `source`.
+        shard: the most bytes of a file; None keeps the base's files.
+        quantized: merge into the base as it was quantized: `run` (as the adapter's run says) or a name of `QUANTIZED`.
         say: takes progress for people.
 
     Raises:
@@ -77,45 +92,99 @@ def merge(
     begin = time.monotonic()
     report = Report()
     result = Result(out, adapter=str(source.folder), dry_run=dry_run)
-    plan, base_name = _look(source, base, dtype and DTYPES[dtype], report)
-    result.findings = report.findings
-    if plan is None or report.broken:
-        result.code = 1
-        result.seconds = round(time.monotonic() - begin, 3)
-        return result
-    name = next((short for short, long in DTYPES.items() if long == plan.dtype), plan.dtype)
-    result.dtype, result.tensors_merged, result.base = name, plan.merged, str(plan.base.folder)
-    result.bytes = plan.bytes
-    folder.check(out, [source.folder, plan.base.folder])
-    folder.require_room(out, plan.bytes + plans.HEADER_ROOM)
-    if not dry_run:
-        with folder.staging(out) as staging:
-            _fill(staging, plan, source, base_name, result, report, logits, say)
-            result.code = 0 if result.verified else 1 if _not_finite(report) else 4
-            if result.verified:
-                _seal(staging, out)
+    with contextlib.ExitStack() as stack:
+        adapter = adapters.read(source.folder, report)
+        if more or weight != 1.0:
+            weighed = [(source, weight), *more]
+            result.adapters = [{"path": str(one.folder), "weight": own} for one, own in weighed]
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftui-merge-")))
+            adapter = _combined(adapter, weighed, place / "adapter", report)
+        plan, base_name = _look(source, adapter, base, dtype and DTYPES[dtype], shard, quantized, report)
+        result.findings = report.findings
+        if plan is None or report.broken:
+            result.code = 1
+            result.seconds = round(time.monotonic() - begin, 3)
+            return result
+        name = next((short for short, long in DTYPES.items() if long == plan.dtype), plan.dtype)
+        result.dtype, result.tensors_merged, result.base = name, plan.merged, str(plan.base.folder)
+        result.bytes, result.quantized_base = plan.bytes, plan.quantized
+        inputs = [source.folder, plan.base.folder, *(one.folder for one, _own in more)]
+        folder.check(out, inputs)
+        folder.require_room(out, plan.bytes + plans.HEADER_ROOM)
+        terms = license.of(plan.base, [base_name, *source.base_names()], source.home)
+        license.check(terms, out.name, report)
+        if not dry_run:
+            with folder.staging(out) as staging:
+                _fill(staging, plan, source, base_name, terms, result, report, logits, say)
+                result.code = 0 if result.verified else 1 if _not_finite(report) else 4
+                if result.verified:
+                    _seal(staging, out)
     result.findings = report.findings
     result.seconds = round(time.monotonic() - begin, 3)
     return result
 
 
-def _look(source: Source, base: str | None, dtype: str | None, report: Report) -> tuple[plans.Plan | None, str]:
+def _combined(
+    first: adapters.Adapter | None, weighed: list[tuple[Source, float]], place: Path, report: Report
+) -> adapters.Adapter | None:
+    """The sum of several adapters as one, in a folder of its own."""
+    read = [first, *(adapters.read(source.folder, report) for source, _weight in weighed[1:])]
+    parts = [combine.Part(one, own) for one, (_s, own) in zip(read, weighed, strict=True) if one is not None]
+    if len(parts) < len(weighed) or report.broken:
+        return None
+    combine.check(parts, report)
+    if report.broken:
+        return None
+    try:
+        combine.write(parts, place)
+    except OSError as error:
+        raise _unwritable(place, error) from error
+    return adapters.read(place, report)
+
+
+def _look(
+    source: Source,
+    adapter: adapters.Adapter | None,
+    base: str | None,
+    dtype: str | None,
+    shard: int | None,
+    quantized: str | None,
+    report: Report,
+) -> tuple[plans.Plan | None, str]:
     """Read the headers and decide; as much as can be is said even where the base or the adapter is bad."""
-    adapter = adapters.read(source.folder, report)
-    names = source.base_names()
     revision = adapter.config.get("revision") if adapter else None
-    place = bases.locate(base, source.folder, names, revision if isinstance(revision, str) else None, report)
+    revision = revision if isinstance(revision, str) else None
+    place = bases.locate(base, source.folder, source.base_names(), revision, report)
     model = bases.read(place[0], report) if place else None
     if adapter is None or model is None or place is None:
         return None, ""
-    plan = plans.draw(model, adapter, dtype, report)
+    how = _quantization(source, quantized, model, report)
+    plan = plans.draw(model, adapter, dtype, report, shard=shard, quantized=how)
     rows = next((out.source.shape[0] for out in plan.outputs if out.name == model.embedding), None)
-    vocabulary.check(model.folder, source.folder, rows, report)
-    if source.quantized:
-        report.add(
-            "quantized_training", "note", _("it was trained on a quantized base and is merged into the full one")
-        )
+    vocabulary.check(model.folder, adapter.folder, rows, report)
+    if source.quantized and quantized is None:
+        detail = _("it was trained on a quantized base and is merged into the full one")
+        report.add("quantized_training", "note", detail)
     return plan, place[1]
+
+
+def _quantization(source: Source, wanted: str | None, base: bases.Base, report: Report) -> dict[str, Any] | None:
+    """How the base is to be quantized before it is merged into."""
+    if wanted is None:
+        return None
+    if wanted == OF_RUN:
+        how = source.quantization()
+        if how is None:
+            detail = _(
+                "it is not known how the base was quantized: the adapter belongs to no run that trained in 4 bits"
+            )
+            fix = _("say it: --quantized-base {names}").format(names="|".join(QUANTIZED))
+            report.add("quantized_base", "error", detail, fix=fix)
+            return None
+    else:
+        kind, nested = QUANTIZED[wanted]
+        how = {"type": kind, "nested": nested, "dtype": None}
+    return {**how, "dtype": how["dtype"] or base.dtype}
 
 
 def _fill(
@@ -123,6 +192,7 @@ def _fill(
     plan: plans.Plan,
     source: Source,
     base_name: str,
+    terms: license.Terms,
     result: Result,
     report: Report,
     logits: bool,
@@ -130,15 +200,17 @@ def _fill(
 ) -> None:
     assert result.dtype is not None
     try:
-        folder.bring_along(plan.base.folder, source.folder, staging)
+        folder.bring_along(plan.base.folder, plan.adapter.folder, staging)
         write_json(staging / "config.json", plan.config)
-        card.write(staging, plan, card.provenance(plan, source, base_name, result.dtype))
+        document = card.provenance(plan, source, base_name, result.dtype, terms)
+        document["adapters"] = result.adapters
+        card.write(staging, document)
     except OSError as error:
         raise _unwritable(staging, error) from error
     job = {
         "staging": str(staging),
         "base": str(plan.base.folder),
-        "adapter": str(source.folder),
+        "adapter": str(plan.adapter.folder),
         "plan": plan.to_json(),
         "logits": logits,
         "numbers": plan.numbers,

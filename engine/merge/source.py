@@ -22,12 +22,29 @@ class Source:
     run: RunFolder | None = None
     step: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    home: Path | None = None  # the workspace
 
     @property
     def quantized(self) -> bool:
         """Whether the run is known to have trained on a quantized base."""
+        recipe = self._recipe()
+        return bool(recipe.get("load_in_4bit") or recipe.get("load_in_8bit") or recipe.get("method") == "qlora")
+
+    def _recipe(self) -> dict[str, Any]:
         recipe = self.run.read_resolved().get("recipe") if self.run else None
-        return isinstance(recipe, dict) and bool(recipe.get("load_in_4bit") or recipe.get("load_in_8bit"))
+        return recipe if isinstance(recipe, dict) else {}
+
+    def quantization(self) -> dict[str, Any] | None:
+        """How the run quantized its base to 4 bits; None where it is not known to have done so."""
+        recipe = self._recipe()
+        if not self.quantized or recipe.get("load_in_8bit"):
+            return None
+        loaded = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}.get(str(recipe.get("dtype")))
+        return {
+            "type": recipe.get("bnb_4bit_quant_type") or "nf4",
+            "nested": bool(recipe.get("use_bnb_nested_quant", True)),
+            "dtype": loaded,  # None: that of the base's files
+        }
 
     def base_names(self) -> list[str]:
         """What the adapter and its run call the base model, best first."""
@@ -36,8 +53,7 @@ class Source:
         if self.run is not None:
             environment = read_json(self.run.environment)
             names.append(environment.get("model") if isinstance(environment, dict) else None)
-            recipe = self.run.read_resolved().get("recipe")
-            names.append(recipe.get("model_name_or_path") if isinstance(recipe, dict) else None)
+            names.append(self._recipe().get("model_name_or_path"))
         return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
 
 
@@ -52,6 +68,12 @@ def find(workspace: Workspace, name: str, step: int | None = None) -> Source:
     Raises:
         UsageError: there is nothing of that name, or no adapter in it.
     """
+    found = _find(workspace, name, step)
+    found.home = workspace.root
+    return found
+
+
+def _find(workspace: Workspace, name: str, step: int | None) -> Source:
     if NAME.match(name) and RunFolder(workspace.runs_dir / name).is_run():
         return of_run(RunFolder(workspace.runs_dir / name), step)
     path = user_path(name).absolute()  # the child reads by these paths

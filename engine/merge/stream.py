@@ -6,12 +6,17 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.files import write_all
-from engine.merge import arithmetic
+from engine.merge import arithmetic, fp8, fp8_arithmetic
 from engine.merge.layers import Op
 from engine.merge.tensors import Ref, size_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.merge.nf4 import QuantizedBase
 
 PIECE = 16 * 1024 * 1024
 
@@ -19,8 +24,9 @@ PIECE = 16 * 1024 * 1024
 class Stream:
     """Writes all shards of a plan into a folder and notes what it saw on the way."""
 
-    def __init__(self, staging: Path, say: Callable[[int], None]) -> None:
+    def __init__(self, staging: Path, say: Callable[[int], None], base: QuantizedBase | None = None) -> None:
         self.staging = staging
+        self.base = base
         self.done = 0  # bytes
         self.not_finite: list[str] = []
         self.pairs: dict[Ref, bool] = {}  # each lora_B: whether any of its numbers is not zero
@@ -35,9 +41,11 @@ class Stream:
         where = {}
         for shard in shards:
             self._shard(shard["file"], shard["tensors"])
-            where.update({tensor["name"]: shard["file"] for tensor in shard["tensors"]})
+            stored = [name for tensor in shard["tensors"] for name, _dtype, _shape in _stored(tensor)]
+            where.update(dict.fromkeys(stored, shard["file"]))
         if len(shards) > 1:
-            total = sum(size_of(t["dtype"], t["source"]["shape"]) for shard in shards for t in shard["tensors"])
+            tensors = (t for shard in shards for tensor in shard["tensors"] for t in _stored(tensor))
+            total = sum(size_of(dtype, shape) for _name, dtype, shape in tensors)
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
             (self.staging / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
@@ -47,21 +55,30 @@ class Stream:
             write_all(fd, _header(tensors))
             for tensor in tensors:
                 source, ops = Ref.from_json(tensor["source"]), [Op.from_json(op) for op in tensor["ops"]]
-                if not ops and source.dtype == tensor["dtype"]:
+                start = self.base.weight(tensor["name"], source) if self.base is not None else None
+                if not ops and start is None and source.dtype == tensor["dtype"]:
                     self._copy(fd, source)
                 else:
-                    self._merge(fd, tensor["name"], source, tensor["dtype"], ops)
+                    self._merge(fd, tensor, source, ops, start)
             os.fsync(fd)
         finally:
             os.close(fd)
 
-    def _merge(self, fd: int, name: str, source: Ref, dtype: str, ops: list[Op]) -> None:
+    def _merge(self, fd: int, tensor: dict[str, Any], source: Ref, ops: list[Op], start: torch.Tensor | None) -> None:
         finite = True
-        for block in arithmetic.merged(source, dtype, ops):
+        dtype, scales = tensor["dtype"], []
+        for block in arithmetic.merged(source, "F32" if tensor["scale"] else dtype, ops, start):
             finite = finite and arithmetic.finite(block)
-            self._write(fd, arithmetic.raw(block))
+            if tensor["scale"]:
+                weight, scale = fp8_arithmetic.quantized(block, arithmetic.DTYPES[tensor["scale"]])
+                scales.append(scale)
+                self._write(fd, arithmetic.raw(weight))
+            else:
+                self._write(fd, arithmetic.raw(block))
+        for scale in scales:
+            self._write(fd, arithmetic.raw(scale))
         if not finite:
-            self.not_finite.append(name)
+            self.not_finite.append(tensor["name"])
         for op in ops:
             if op.a is not None and op.b is not None and op.b not in self.pairs:
                 self.pairs[op.b] = bool(arithmetic.factor(op.b).any())
@@ -86,11 +103,17 @@ class Stream:
 def _header(tensors: list[dict[str, Any]]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for tensor in tensors:
-        shape = tensor["source"]["shape"]
-        size = size_of(tensor["dtype"], shape)
-        header[tensor["name"]] = {"dtype": tensor["dtype"], "shape": shape, "data_offsets": [at, at + size]}
+    for name, dtype, shape in (stored for tensor in tensors for stored in _stored(tensor)):
+        size = size_of(dtype, shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the format wants the data aligned
     return len(text).to_bytes(8, "little") + text
+
+
+def _stored(tensor: dict[str, Any]) -> list[tuple[str, str, list[int]]]:
+    """Name, type and shape of what a tensor is in the file: FP8 has its scales behind it."""
+    shape = tensor["source"]["shape"]
+    own = [(tensor["name"], tensor["dtype"], shape)]
+    return [*own, (tensor["name"] + fp8.SCALE, tensor["scale"], [shape[0], 1])] if tensor["scale"] else own

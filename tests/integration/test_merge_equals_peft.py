@@ -131,7 +131,7 @@ def test_the_merged_model_says_what_base_and_adapter_say(kind: str, tmp_path: Pa
     base = merging.save_base(make(), tmp_path / "base")
     adapter = merging.save_adapter(base, tmp_path / "adapter", torch.float32, **config)
     plan, report = write(base, adapter, tmp_path / "out")
-    found = logits.compare(str(base), str(adapter), tmp_path / "out", plan.dtype, plan.vocab, plan.numbers)
+    found = logits.compare(str(base), str(adapter), tmp_path / "out", plan.to_json(), plan.numbers)
     assert found["passed"] and found["effect"] > 100 * found["tolerance"]
     untied = any(f.kind == "tied_embeddings_untied" for f in report.findings)
     assert untied == (kind.startswith("tied") and kind not in ("tied-tokens", "tied-ensured"))

@@ -16,12 +16,11 @@ def llama(**more: Any) -> Any:
     """A Llama of two layers."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=64, **more,
-        )
-    )  # fmt: skip
+    size: dict[str, Any] = {
+        "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64,
+    }  # fmt: skip
+    return LlamaForCausalLM(LlamaConfig(**{**size, **more}))
 
 
 def gpt2() -> Any:
