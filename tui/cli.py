@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("tui.commands.demo", "fine-tune the built-in model on the built-in data, through every stage"),
     "plan": ("tui.commands.plan", "will it fit, how long, how much, and what to change"),
     "doctor": ("tui.commands.doctor", "check this machine and say how to fix what is wrong"),
+    "smoke": ("tui.commands.smoke", "rehearse a recipe on a small model: same data, template, method"),
     "run": ("tui.commands.run", "start a run from a recipe; it goes on without this terminal"),
     "runs": ("tui.commands.runs", "list the runs"),
     "status": ("tui.commands.status", "show one run: step, loss, GPUs, what is at risk"),

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         started = launch.start(workspace, args.recipe, args.overrides, name=args.name, force=args.force)
     except launch.RecipeError as error:
-        raise (error if out.as_json else _shown(error, args.recipe, out)) from error
+        raise (error if out.as_json else shown(error, args.recipe, out)) from error
     return after_start(started, args, out)
 
 
@@ -78,7 +78,7 @@ def _offer_download(args: argparse.Namespace, out: Output, workspace: Workspace)
         fetch(name, revision, workspace, out)
 
 
-def _shown(error: RecipeError, recipe: str, out: Output) -> FtuiError:
+def shown(error: RecipeError, recipe: str, out: Output) -> FtuiError:
     """Print all findings of a refused start; what is left to say."""
     from engine.errors import UsageError
     from engine.recipe import find
