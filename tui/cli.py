@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("tui.commands.serve", "serve a result with an OpenAI-compatible API, and check it"),
     "model": ("tui.commands.model", "fetch a model of the hub, list the models here, remove one"),
     "backup": ("tui.commands.backup", "copies of a run elsewhere, proved; and back from there"),
+    "lease": ("tui.commands.lease", "when this server ends, and whether it can be given back"),
     "recipe": ("tui.commands.recipe", "make, check, import or export a recipe"),
     "export": ("tui.commands.export", "write a job for Slurm, SkyPilot or a container"),
     "data": ("tui.commands.data", "check training data, look at its rows"),

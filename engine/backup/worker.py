@@ -37,13 +37,17 @@ log = logging.getLogger("engine.backup")
 def signature(run: RunFolder) -> list[Any]:
     """What changes when a run has something new to be backed up; costs a few stats."""
     parts: list[Any] = []
-    for path in (run.checkpoints, run.final, run.resolved, run.path / "eval", run.path / "pins.json"):
+    paths = [run.checkpoints, run.final, run.resolved, run.path / "pins.json"]
+    state = run.read_state().get("state")
+    ended = state in ("done", "failed", "stopped")
+    parts.append(state if ended else "live")
+    if ended:  # what is still written then is the last word: reports, a drill, how it ended
+        paths += [run.journal, run.events, run.state, *(run.path / name for name in items.REPORTS)]
+    for path in paths:
         try:
             parts.append(path.stat().st_mtime_ns)
         except OSError:
             parts.append(None)
-    state = run.read_state().get("state")
-    parts.append(state if state in ("done", "failed", "stopped") else "live")
     return parts
 
 
