@@ -235,8 +235,25 @@ class Client:
                 return prompt_ids(self._document(response))
         return None
 
-    def stream(self, model: str, messages: Conversation, *, max_tokens: int = MAX_TOKENS) -> Answer:
-        """One greedy answer.
+    def metrics(self) -> dict[str, float]:
+        """The server's counters, those of one name added up; none where it does not answer."""
+        import httpx
+
+        try:
+            response = self._http.get("/metrics", timeout=2.0)
+        except httpx.HTTPError:
+            return {}
+        return counters(response.text) if response.status_code == 200 else {}
+
+    def stream(
+        self,
+        model: str,
+        messages: Conversation,
+        *,
+        max_tokens: int = MAX_TOKENS,
+        told: Callable[[str], None] = lambda text: None,
+    ) -> Answer:
+        """One greedy answer; `told` hears what there is of it so far.
 
         Raises:
             FtuiError: the server refuses or does not answer.
@@ -258,6 +275,7 @@ class Client:
                         first = first or last
                         count += 1
                         text += piece
+                        told(text)
         except httpx.HTTPError as error:
             raise self._away(error) from error
         spent = last - first if first else 0.0
@@ -281,6 +299,19 @@ class Client:
             fix=_("`ftui serve --list` shows its state"),
             kind="server_away",
         )
+
+
+def counters(text: str) -> dict[str, float]:
+    """Prometheus' text format, without labels."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _space, value = line.rpartition(" ")
+        if name and not line.startswith("#"):
+            try:
+                found[name.partition("{")[0]] = found.get(name.partition("{")[0], 0.0) + float(value)
+            except ValueError:
+                continue
+    return found
 
 
 def prompt_ids(document: Any) -> list[int] | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import FtuiError, UsageError
+from engine.errors import UsageError
 from engine.text import _, gigabytes, number
 from engine.workspace import Workspace, locate
 from tui.output import Output
@@ -65,7 +64,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     from engine.serve import engines, launch, target
 
     engine = engines.choose(args.engine)
-    wanted = _with_adapters(target.find(workspace, args.target, base=args.base, step=args.step), args, engine)
+    found = target.find(workspace, args.target, base=args.base, step=args.step)
+    _say_gate(found, out)
+    wanted = _with_adapters(found, args, engine)
     wanted = _merged(wanted, args, engine, workspace, out)
     prepared = launch.prepare(
         workspace,
@@ -86,6 +87,14 @@ def run(args: argparse.Namespace, out: Output) -> int:
     except KeyboardInterrupt:
         out.note(_("{name} goes on without this terminal; `ftui serve {name} --stop` ends it").format(name=served.name))
         return 130
+
+
+def _say_gate(found: Target, out: Output) -> None:
+    """What an evaluation's gates said of it: serving goes on, the word does not get lost."""
+    from engine.serve import offer
+
+    if warning := offer.gate_warning(found):
+        out.note(warning, "warning")
 
 
 def _with_adapters(found: Target, args: argparse.Namespace, engine: Engine) -> Target:
@@ -123,47 +132,15 @@ def _merged(found: Target, args: argparse.Namespace, engine: Engine, workspace: 
     """The target as one whole model, where the engine or the user wants that."""
     if not found.adapters or (engine.name == "vllm" and not args.merged):
         return found
-    from dataclasses import replace
+    from engine.serve import whole
 
-    from engine.files import read_json
-    from engine.merge import source as sources
-    from engine.merge.run import merge
-    from engine.serve import launch
-
-    adapter = found.adapters[0]
-    out_folder = launch.folder_of(workspace) / f"{found.name}.merged"
-    candidates = [found.run.path / "merged"] if found.run is not None else []
-    for folder in (*candidates, out_folder):
-        made = read_json(folder / "provenance.json")
-        origin = made.get("adapter") if isinstance(made, dict) else None
-        if isinstance(origin, dict) and origin.get("path") == str(adapter.path) and _newer(folder, adapter.path):
-            return replace(found, model=folder, served=found.name, adapters=())
+    folder = whole.ready(workspace, found)
+    if folder is not None:
+        return whole.as_one(found, folder)
     if args.show:
-        return replace(found, model=out_folder, served=found.name, adapters=()) if out_folder.is_dir() else found
+        return found
     out.note(_("merging {name} into its base first (this engine serves whole models)").format(name=found.name))
-    out_folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if out_folder.exists():
-        import shutil
-
-        shutil.rmtree(out_folder)  # ours, made from an older adapter
-    source = sources.find(workspace, str(found.run.path) if found.run else str(adapter.path), args.step)
-    result = merge(source, out_folder, base=args.base or str(found.model), say=out.progress)
-    if result.code:
-        finding = result.findings[0] if result.findings else None
-        raise FtuiError(
-            finding.detail if finding else _("the adapter could not be merged"),
-            where=str(adapter.path),
-            fix=finding.fix if finding else _("`ftui merge` says more"),
-            kind=finding.kind if finding else "merge_failed",
-            exit_code=result.code,
-        )
-    return replace(found, model=out_folder, served=found.name, adapters=())
-
-
-def _newer(merged: Path, adapter: Path) -> bool:
-    """Whether the merged folder was made after the adapter's weights were written."""
-    weights = [path.stat().st_mtime for path in adapter.glob("adapter_model*")]
-    return bool(weights) and (merged / "provenance.json").stat().st_mtime >= max(weights)
+    return whole.make(workspace, found, base=args.base, step=args.step, say=out.progress)
 
 
 def _print(prepared: Prepared, out: Output) -> int:
