@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
                     {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
                     if len(data) >= LARGE
                     else {}
-                )  # noqa: E501
+                )
                 for item, data in repository.files.items()
             ]
             self._send(200, json.dumps(entries).encode(), {"Content-Type": "application/json"}, body=body)

@@ -422,7 +422,8 @@ async def test_a_key_probes_and_the_plan_takes_what_it_measured(
         assert "tok/s, estimate" in view(app)
         line = {
             "run": "probe-1", "probe": True, "dataset": None,
-            "request": planner(app)._draft.request() | {"sharding": "none"}, "card": result.context.card.id, "epochs": 0.1,
+            "request": planner(app)._draft.request() | {"sharding": "none"}, "epochs": 0.1,
+            "card": result.context.card.id,
             "measured": {"memory": round(0.95 * result.memory.peak.total), "tokens_per_s": 4321.0},
         }  # fmt: skip
         go = house / "go"
