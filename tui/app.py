@@ -24,7 +24,7 @@ from engine.workspace import RunFolder, Workspace
 from tui import themes
 from tui.farewell import farewell
 from tui.keys import bindings
-from tui.messages import RunsChanged
+from tui.messages import LeaseChanged, RunsChanged
 from tui.ordered_keys import OrderedKeysApp
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from textual.driver import Driver
     from textual.notifications import SeverityLevel
 
+    from tui.sources.lease_source import LeaseLine
     from tui.sources.run_listing import Price, RunRow
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class FtuiApp(OrderedKeysApp):
 
     # Not `reactive`: that would draw the whole screen again. Watchers are called each time: ages and costs go on.
     runs: var[tuple[RunRow, ...] | None] = var(None, always_update=True)
+    lease: var[LeaseLine | None] = var(None)
 
     def __init__(
         self, workspace: Workspace, open_run: str | None = None, then: Callable[[FtuiApp], Any] | None = None
@@ -147,9 +149,10 @@ class FtuiApp(OrderedKeysApp):
 
     @work(thread=True, group="listing")
     def _follow_runs(self) -> None:
+        from tui.sources.lease_source import LeaseSource
         from tui.sources.run_listing import RunListing
 
-        listing = RunListing(self.workspace)
+        listing, lease, line = RunListing(self.workspace), LeaseSource(self.workspace), None
         worker = get_current_worker()
         before: tuple[RunRow, ...] | None = None
         while not worker.is_cancelled and not self._stop_listing.is_set():
@@ -157,11 +160,18 @@ class FtuiApp(OrderedKeysApp):
             if rows != before or any(row.live for row in rows):  # of a live one also the age and the cost change
                 self.post_message(RunsChanged(rows))
                 before = rows
+            if lease.poll() is not line:
+                line = lease.line
+                self.post_message(LeaseChanged(line))
             self._stop_listing.wait(LISTING_S)
 
     def on_runs_changed(self, message: RunsChanged) -> None:
         """The newest list, for whoever watches `runs`."""
         self.runs = message.rows
+
+    def on_lease_changed(self, message: LeaseChanged) -> None:
+        """The newest words, for the headers that watch `lease`."""
+        self.lease = message.line
 
     def open_run(self, run: RunFolder) -> None:
         """Show one run."""

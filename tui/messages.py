@@ -9,6 +9,7 @@ from textual.message import Message
 if TYPE_CHECKING:
     from textual.message_pump import MessagePump
 
+    from tui.sources.lease_source import LeaseLine
     from tui.sources.run_listing import RunRow
 
 
@@ -22,3 +23,15 @@ class RunsChanged(Message):
     def can_replace(self, message: MessagePump | Message) -> bool:
         """A newer list makes an older one that still waits pointless."""
         return isinstance(message, RunsChanged)
+
+
+class LeaseChanged(Message):
+    """How long the server lasts."""
+
+    def __init__(self, line: LeaseLine) -> None:
+        super().__init__()
+        self.line = line
+
+    def can_replace(self, message: MessagePump | Message) -> bool:
+        """The time goes on."""
+        return isinstance(message, LeaseChanged)

@@ -18,6 +18,7 @@ from engine.errors import FtuiError
 from engine.files import Lock, write_json
 from engine.keeper import IDLE_S
 from engine.keeper.backups import Backups
+from engine.keeper.lease import LeaseWatch
 from engine.keeper.watch import Watch
 from engine.process import ProcessId
 from engine.process.daemon import report_failure, report_ready
@@ -82,6 +83,7 @@ class Keeper:
         watch = Watch(self.workspace, notices)
         watch.tidy()
         backups = Backups(self.workspace, notices)
+        lease = LeaseWatch(self.workspace, notices, backups)
         active = time.monotonic()
         while not self._stop and self._still_ours():
             try:
@@ -94,7 +96,12 @@ class Keeper:
             except Exception:
                 log.exception("a look at the backups failed")
                 backing_up = backups.working
-            if live or backing_up:
+            try:
+                leased = lease.look()
+            except Exception:
+                log.exception("a look at the lease failed")
+                leased = True
+            if live or backing_up or leased:
                 active = time.monotonic()
             elif time.monotonic() - active > self.idle:
                 log.info("nothing to watch for %.0f s: ending", self.idle)

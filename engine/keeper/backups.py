@@ -17,6 +17,7 @@ from engine.process.daemon import own_environment
 from engine.workspace import RunFolder, Workspace
 
 CRASH_WAIT_S = 30.0
+URGENT_S = 10.0
 log = logging.getLogger("engine.keeper")
 
 
@@ -32,6 +33,7 @@ class Backups:
         self._guarded: dict[str, list[Any]] = {}
         self._told: dict[str, str | None] = {}
         self._config: Any = None
+        self.urgent = False  # the server ends: neither a pause nor a waiting time holds it back
 
     @property
     def working(self) -> bool:
@@ -49,11 +51,14 @@ class Backups:
             self._tell(run)
             if worker.pending(run):
                 waiting.append(run)
-        paused = control.read(self.workspace).paused
+        paused = control.read(self.workspace).paused and not self.urgent
         if waiting and not paused and not self.working and time.monotonic() >= self._not_before:
             renewed = self._credentials_changed()
             now = time.time()
-            if any(worker.due(run, now) or (renewed and _refused(run)) for run in waiting):
+            if self.urgent:
+                self._not_before = time.monotonic() + URGENT_S
+                self._start(True)
+            elif any(worker.due(run, now) or (renewed and _refused(run)) for run in waiting):
                 self._start(renewed)
         return self.working or (bool(waiting) and not paused)
 

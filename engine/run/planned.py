@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.errors import DoesNotFit, FtuiError
 from engine.findings import Finding
 from engine.recipe.limits import SUPPORTED
+from engine.run import leasetime
 from engine.run.gpus import Placement
 from engine.text import _, gigabytes, number
 from engine.workspace import RunFolder
@@ -103,6 +104,7 @@ def _make(home: Path, resolved: dict[str, Any], placement: Placement, given: dic
         "result": result.to_json(),
     }
     findings += _remarks(result, given)
+    findings += leasetime.remarks(home, resolved, result.time(), result.disk()["checkpoint"])
     return Planned(result, document, wanted, findings)
 
 

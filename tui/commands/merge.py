@@ -95,6 +95,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         from engine.merge import gguf
 
         result.gguf = str(gguf.convert(converter, result.out, args.gguf, out.progress))
+    if not result.code and not args.dry_run and workspace.root.is_dir():
+        from engine import journal
+
+        # of what may be lost with this server: `ftui lease check` asks after each merged model
+        journal.JournalWriter(workspace.root / "merged.jsonl").append("merged", path=str(result.out))
     if out.as_json:
         out.json(result.to_json())
     else:

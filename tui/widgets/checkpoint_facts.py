@@ -7,9 +7,11 @@ import time
 from engine.text import _, clock, gigabytes, when
 from tui import risk
 from tui.paths import short
+from tui.sources.lease_source import LeaseLine
 from tui.state.checkpoints import CheckpointsSnapshot
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import whole
+from tui.widgets.right_side import follow_lease, put_right_side
 from tui.widgets.run_facts import STATE_INK
 from tui.widgets.run_table import state_word
 
@@ -30,6 +32,10 @@ class CheckpointHeader(CellWidget):
         super().__init__()
         self._snapshot = CheckpointsSnapshot()
 
+    def on_mount(self) -> None:
+        """Follow the lease."""
+        follow_lease(self)
+
     def show(self, snapshot: CheckpointsSnapshot) -> None:
         """Draw this state of the run."""
         self._snapshot = snapshot
@@ -44,13 +50,11 @@ class CheckpointHeader(CellWidget):
         x = cells.put_text(x, 0, snapshot.run, Ink.STRONG, end=cells.width - len(state) - len(step) - 3) + 1
         x = cells.put(x, 0, state, STATE_INK.get(snapshot.state, Ink.PLAIN)) + 1
         x = cells.put(x, 0, step)
-        if not snapshot.live or not snapshot.step:
-            return
+        texts: list[str] = []
+        if snapshot.live and snapshot.step:
+            texts = risk.sentences(snapshot.safe_step, snapshot.at_risk_steps, snapshot.at_risk_seconds)
         ink = Ink.WARNING if snapshot.safe_step is None else Ink.MUTED
-        for text in risk.sentences(snapshot.safe_step, snapshot.at_risk_steps, snapshot.at_risk_seconds):
-            if x + 3 + len(text) < cells.width:
-                cells.put_right(cells.width - 1, 0, text, ink)
-                break
+        put_right_side(cells, x, texts, ink, getattr(self.app, "lease", None) or LeaseLine())
 
 
 class DiskGauge(CellWidget):

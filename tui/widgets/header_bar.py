@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from engine.text import _, ngettext, number
 from tui import risk
+from tui.sources.lease_source import LeaseLine, candidates
 from tui.widgets.run_table import ASCII_SYMBOLS, STYLE_OF_STATE, SYMBOLS, state_word, steps
 
 if TYPE_CHECKING:
@@ -48,10 +49,15 @@ class HeaderBar(Widget):
         """Follow the app's list of runs."""
         if hasattr(self.app, "runs"):
             self.watch(self.app, "runs", self._follow)
+            self.watch(self.app, "lease", self._count)
 
     def _follow(self, rows: tuple[RunRow, ...] | None) -> None:
         if self.app.screen is self.screen or self.app.screen.is_modal:  # not behind another screen: see HomeScreen
             self.show(rows)
+
+    def _count(self, _line: object) -> None:
+        if self.app.screen is self.screen or self.app.screen.is_modal:
+            self.show(self._rows)
 
     def show(self, rows: tuple[RunRow, ...] | None) -> None:
         """Take a new list of runs."""
@@ -62,7 +68,7 @@ class HeaderBar(Widget):
             self.refresh()
 
     def render(self) -> RenderResult:
-        """What is running on the left, what is at risk on the right where there is room for it."""
+        """What is running on the left; on the right, where there is room, what is at risk and the lease."""
         left = self._left()
         for right in self._right():
             space = self.size.width - left.cell_len - right.cell_len - 1
@@ -96,12 +102,17 @@ class HeaderBar(Widget):
         text.append(f"{row.name} ").append(f"{self._symbols.get(row.state, '?')} {state_word(row.state)}", tone)
 
     def _right(self) -> list[Text]:
-        """What is at risk, longest wording first."""
+        """What is at risk and the lease, longest wording first."""
         live = [row for row in self._rows or () if row.live]
-        if not live or not live[0].step:
-            return []
-        texts, style = at_risk(live[0])
-        return [Text(text, self._style(style)) for text in texts]
+        texts, style = at_risk(live[0]) if live and live[0].step else ([], "muted")
+        line = getattr(self.app, "lease", None) or LeaseLine()
+        found = []
+        for risk_text, lease_text in candidates(texts, line):
+            text = Text(risk_text, self._style(style))
+            if lease_text:
+                text = text.append("   " if risk_text else "").append(lease_text, self._style(line.tone))
+            found.append(text)
+        return found
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"header-bar--{name}", partial=True)

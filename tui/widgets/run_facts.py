@@ -10,9 +10,11 @@ from textual.geometry import Size
 
 from engine.text import _, duration, money
 from tui import risk
+from tui.sources.lease_source import LeaseLine
 from tui.state.snapshot import Plan, PostMortem, RunSnapshot
 from tui.widgets.cells import Cells, CellWidget, Ink
 from tui.widgets.figures import UNKNOWN, fixed, loss, percent, small, whole
+from tui.widgets.right_side import follow_lease, put_right_side
 from tui.widgets.run_table import state_word
 
 if TYPE_CHECKING:
@@ -49,6 +51,15 @@ class RunHeader(CellWidget):
         super().__init__()
         self._snapshot = RunSnapshot()
 
+    def on_mount(self) -> None:
+        """Follow the lease."""
+        follow_lease(self)
+
+    @property
+    def lease(self) -> LeaseLine:
+        """What the app knows of the lease."""
+        return getattr(self.app, "lease", None) or LeaseLine()
+
     def show(self, snapshot: RunSnapshot) -> None:
         """Draw this state of the run."""
         self._snapshot = snapshot
@@ -71,12 +82,8 @@ class RunHeader(CellWidget):
             more.append(_("attempt {n}").format(n=whole(snapshot.attempt)))
         if snapshot.loading is not None:
             more.append(_("reading {share}").format(share=percent(snapshot.loading)))
-        right = cells.width
         texts, risk_ink = at_risk(snapshot)
-        for text in texts:
-            if x + 3 + len(text) < cells.width:
-                right = cells.put_right(cells.width - 1, 0, text, risk_ink)
-                break
+        right = put_right_side(cells, x, texts, risk_ink, self.lease)
         text = f" {self.glyphs.dot} ".join(part for part in more if part)
         if text and x + len(text) + 4 < right:
             cells.put(x + 2, 0, text, Ink.MUTED)
