@@ -12,7 +12,17 @@ from engine.errors import UsageError
 from engine.text import _
 
 LONGEST_S = 5 * 366 * 86400.0
-UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0}
+UNITS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
 UNITS |= {"w": 7 * 86400.0, "week": 7 * 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)[\s,]*")
 MOMENT = re.compile(

@@ -1,0 +1,63 @@
+"""Many leases under a fake clock: random runs, rates and failures, and the autopilot as it is."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.lease import clock, schedule
+from engine.lease.clock import Left
+from tests.support.leases import World
+
+USUAL = 150
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # the same logic, without the disk
+    caplog.set_level(logging.CRITICAL, "engine.keeper")
+
+
+def live(home: Path, seeds: range, *, fail: bool) -> tuple[int, list[int], list[str]]:
+    """How many could be saved at the lowest rate; which of them were not; what was called safe and was not."""
+    possible, lost, false = 0, [], []
+    for seed in seeds:
+        world = World(home / f"{seed}-{fail}", seed, fail=fail)
+        world.go()
+        false += [f"seed {seed}: {text}" for text in world.false_safe]
+        if world.possible and not fail:
+            possible += 1
+            if not all(run.safe for run in world.runs):
+                lost.append(seed)
+    return possible, lost, false
+
+
+def test_whatever_could_be_saved_is_saved(tmp_path: Path) -> None:
+    possible, lost, false = live(tmp_path, range(USUAL), fail=False)
+    assert lost == [] and false == []
+    assert possible > USUAL / 2
+
+
+def test_nothing_is_called_safe_that_is_not_whatever_fails(tmp_path: Path) -> None:
+    _possible, _lost, false = live(tmp_path, range(1000, 1060), fail=True)
+    assert false == []
+
+
+@pytest.mark.soak
+def test_a_thousand_leases(tmp_path: Path) -> None:
+    possible, lost, false = live(tmp_path, range(2000, 2700), fail=False)
+    assert lost == [] and false == [] and possible > 350
+    assert live(tmp_path, range(3000, 3300), fail=True)[2] == []
+
+
+def test_it_takes_the_lowest_rate_and_both_clocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world is hard enough: without one of the precautions something is lost in it."""
+    with monkeypatch.context() as patch:
+        usual = schedule.Work.seconds
+        patch.setattr(schedule.Work, "seconds", lambda self, _speed, **how: usual(self, "mid", **how))
+        assert live(tmp_path / "a", range(12), fail=False)[1]
+    monkeypatch.setattr(clock, "left", lambda end, _relative, _anchor, at: Left(end - at.wall))
+    assert live(tmp_path / "b", range(25), fail=False)[1]
