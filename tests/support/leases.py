@@ -138,6 +138,7 @@ class World:
         self.chance = chance = random.Random(seed)
         self.workspace = Workspace(home).prepare()
         self.fail = fail
+        self.tight = chance.random() < 0.6  # nothing is better than what has to be reckoned with
         self.clocks = Clocks(synced=chance.choice([None, False]))
         low = 10 ** chance.uniform(6.5, 8.3)
         self.band = Band(low, low * chance.uniform(1, 3), low * chance.uniform(3, 6))
@@ -194,19 +195,17 @@ class World:
         if self.chance.random() < 0.2:
             raise FtuiError("it does not listen yet")
         if run.live and run.stop_at is None:
-            step = self.chance.uniform(0, 2) * run.step_s
-            run.stop_at = (
-                self.clocks.true + step + run.save_s * self.chance.uniform(0.5, 1.5) + self.chance.uniform(0, 5)
-            )
+            share = 1.0 if self.tight else self.chance.random()
+            run.stop_at = self.clocks.true + share * (2 * run.step_s + 1.5 * run.save_s + 5)
 
     def go(self) -> None:
         """Live through the lease, and a moment more."""
         while self.clocks.true < self.end + 30:
-            plan = schedule.plan(self.end - self.clocks.true, [run.work(self.band) for run in self.runs])
             if self.clocks.true < self.end or not self.told or self.told[-1][1] != "lease_ended":
                 self.pilot.look()
             self._check()
-            slack = plan.safe_s if self.pilot.state.get("phase") == "watch" else plan.remaining_s / 4
+            plan, left = self.pilot._plan, self.end - self.clocks.true
+            slack = plan.safe_s if plan and self.pilot.state.get("phase") == "watch" else left / 4
             seconds = min(900.0, max(2.0, slack / 5), max(2.0, (self.end - self.clocks.true) / 3))
             if self.pilot.state.get("phase") == "act" and any(run.live for run in self.runs):
                 seconds = 2.0  # as often as the keeper looks
@@ -236,7 +235,11 @@ class World:
         """One pass after the other; each sends what was wanted when it began, and proves it."""
         if now < self.dead_until:
             return
-        speed = self.band.low if self.chance.random() < 0.7 else self.chance.uniform(self.band.low, self.band.high)
+        speed = (
+            self.band.low
+            if self.tight or self.chance.random() < 0.7
+            else self.chance.uniform(self.band.low, self.band.high)
+        )
         if now < self.slow_until:
             speed = self.band.low * self.chance.uniform(0, 0.6)
         while seconds > 0:

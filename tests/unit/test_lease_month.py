@@ -12,7 +12,7 @@ from engine.lease import clock, schedule
 from engine.lease.clock import Left
 from tests.support.leases import World
 
-USUAL = 150
+USUAL = 120
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_whatever_could_be_saved_is_saved(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_safe_that_is_not_whatever_fails(tmp_path: Path) -> None:
-    _possible, _lost, false = live(tmp_path, range(1000, 1060), fail=True)
+    _possible, _lost, false = live(tmp_path, range(1000, 1050), fail=True)
     assert false == []
 
 
@@ -58,6 +58,6 @@ def test_it_takes_the_lowest_rate_and_both_clocks(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         usual = schedule.Work.seconds
         patch.setattr(schedule.Work, "seconds", lambda self, _speed, **how: usual(self, "mid", **how))
-        assert live(tmp_path / "a", range(12), fail=False)[1]
+        assert live(tmp_path / "a", range(4), fail=False)[1]
     monkeypatch.setattr(clock, "left", lambda end, _relative, _anchor, at: Left(end - at.wall))
-    assert live(tmp_path / "b", range(25), fail=False)[1]
+    assert live(tmp_path / "b", range(6, 11), fail=False)[1]
