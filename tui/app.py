@@ -246,6 +246,22 @@ class FtuiApp(OrderedKeysApp):
             columns=of(recipe),
         )
 
+    def open_serve(self, name: str) -> None:
+        """Serve a run's result, an adapter or a model."""
+        from tui.screens.serve import ServeScreen
+
+        if not isinstance(self.screen, ServeScreen):
+            self.push_screen(ServeScreen(name))
+
+    def ask_serve(self) -> None:
+        """Ask what to serve, then do."""
+        from tui.modals.ask import Ask
+
+        self.to_users_folder()
+        known = [row.name for row in self.runs or () if row.state == "done"]
+        ask = Ask(_("serve: a run, an adapter's folder or a model's folder"), known[0] if known else "", known)
+        self.push_screen(ask, lambda name: self.open_serve(name) if name else None)
+
     def opened(self, run: RunFolder | None) -> None:
         """Show a run that was just started; None: it was not."""
         if run is not None:
@@ -353,6 +369,7 @@ class FtuiApp(OrderedKeysApp):
             "DataScreen": "data",
             "ReadingScreen": "reading",
             "SamplesScreen": "samples",
+            "ServeScreen": "serve",
         }
         return tables.get(type(screen).__name__)
 

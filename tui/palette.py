@@ -30,6 +30,8 @@ class FtuiCommands(Provider):
                 if key.id != "palette":
                     yield key.text, partial(ftui.run_action, key.action, owner), key.signs
         yield _("plan a run"), ftui.open_planner, ""
+        yield _("can this server be given back?"), partial(_give_back, ftui), ""
+        yield _("serve a model"), ftui.ask_serve, ""
         for row in ftui.runs or ():
             yield _("open {run}").format(run=row.name), partial(ftui.open_run, row.run), row.what
         for theme in THEMES:
@@ -46,3 +48,9 @@ class FtuiCommands(Provider):
         for text, run, more in self._commands():
             if (score := matcher.match(text)) > 0:
                 yield Hit(score, Content.assemble(matcher.highlight(text), "  ", (more, "$muted")), run, text=text)
+
+
+def _give_back(app: FtuiApp) -> None:
+    from tui.screens.checkpoint_backup import give_back
+
+    give_back(app)

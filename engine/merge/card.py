@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from engine.evaluate import gate
 from engine.files import read_json, write_atomic, write_json
 from engine.merge.license import Terms
 from engine.merge.plan import Plan
@@ -56,26 +57,21 @@ def provenance(plan: Plan, source: Source, base_name: str, dtype: str, terms: Te
 
 def evaluation(run: RunFolder, step: int | None) -> dict[str, Any] | None:
     """What the newest evaluation of a step found: metrics of base and tuned model, and the gates' word."""
-    reports = []
-    for path in (run.path / "evaluation").glob("*/report.json"):
-        report = read_json(path)
-        if isinstance(report, dict) and (step is None or report.get("step") == step):
-            reports.append(report)
-    if not reports:
+    report = gate.last(run, step)
+    if report is None:
         return None
-    report = max(reports, key=lambda one: one.get("time") or 0)
     metrics = [entry for entry in report.get("metrics") or [] if isinstance(entry, dict)]
     return {
         "time": report.get("time"),
         "step": report.get("step"),
         "passed": report.get("passed"),
-        "gates": [{key: gate.get(key) for key in ("expr", "value", "limit", "passed")} for gate in _gates(report)],
+        "gates": [{key: one.get(key) for key in ("expr", "value", "limit", "passed")} for one in _gates(report)],
         "metrics": [{key: entry.get(key) for key in ("name", "set", "rows", "base", "tuned")} for entry in metrics],
     }
 
 
 def _gates(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return [gate for gate in report.get("gates") or [] if isinstance(gate, dict)]
+    return [one for one in report.get("gates") or [] if isinstance(one, dict)]
 
 
 def write(folder: Path, document: dict[str, Any]) -> None:
@@ -121,7 +117,7 @@ def _scores(found: dict[str, Any] | None) -> list[str]:
         return []
     lines = ["", f"## {_('Evaluation')}", ""]
     if found["passed"] is not None:
-        gates = ", ".join(f"`{gate['expr']}`" for gate in found["gates"])
+        gates = ", ".join(f"`{one['expr']}`" for one in found["gates"])
         lines += [(_("Its gates passed: {gates}") if found["passed"] else _("Its gates did NOT pass: {gates}")).format(
             gates=gates), ""]  # fmt: skip
     lines += [f"| {_('metric')} | {_('rows')} | {_('base')} | {_('tuned')} |", "|---|---:|---:|---:|"]

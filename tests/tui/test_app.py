@@ -58,16 +58,25 @@ def test_keys_of_the_run_screen_say_what_they_do_and_the_figures_what_they_are()
 
 def test_every_key_has_an_action() -> None:
     from tui.modals.ask import Ask
+    from tui.modals.card import Card
     from tui.modals.confirm import Confirm
     from tui.modals.new_run import NewRun
+    from tui.modals.report import Report
+    from tui.screens.checkpoints import CheckpointsScreen
+    from tui.screens.data import DataScreen
     from tui.screens.planner import PlannerScreen
+    from tui.screens.reading import ReadingScreen
     from tui.screens.run import RunScreen
+    from tui.screens.samples import SamplesScreen
+    from tui.screens.serve import ServeScreen
     from tui.widgets.plan_form import PlanChoice, PlanInput
     from tui.widgets.run_table import RunTable
 
     owners = {"app": FtuiApp, "list": RunTable, "home": HomeScreen, "run": RunScreen, "new_run": NewRun}
     owners |= {"confirm": Confirm, "detail": Detail, "help": Help, "scroll": Help, "ask": Ask}
     owners |= {"planner": PlannerScreen, "plan_choice": PlanChoice, "plan_number": PlanInput}
+    owners |= {"checkpoints": CheckpointsScreen, "report": Report, "data": DataScreen, "reading": ReadingScreen}
+    owners |= {"samples": SamplesScreen, "serve": ServeScreen, "card": Card}
     assert owners.keys() == TABLES.keys()
     for table, owner in owners.items():
         for key in TABLES[table]:

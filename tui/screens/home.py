@@ -135,7 +135,7 @@ class HomeScreen(Screen[None]):
         if row.state == "lost":
             return _("its supervisor is gone; r goes on from the newest checkpoint")
         if row.state == "done":
-            return _("done: the result is in its folder final/")
+            return _("done: m serves it; the result is in its folder final/")
         return _("on its way")
 
     # Actions
@@ -167,6 +167,14 @@ class HomeScreen(Screen[None]):
             self.ftui.ask_data()
         else:
             self.ftui.open_data_of(row.run)
+
+    def action_serve(self) -> None:
+        """Serve the selected run's result, or any model."""
+        row = self.table.selected
+        if row is None:
+            self.ftui.ask_serve()
+        else:
+            self.ftui.open_serve(row.name)
 
     def action_demo(self) -> None:
         """Start the demo; a second press while it starts does not start a second one."""

@@ -327,6 +327,10 @@ class RunScreen(Screen[None]):
 
         self.app.push_screen(ReadingScreen(self.folder))
 
+    def action_serve(self) -> None:
+        """Serve the run's result."""
+        self.ftui.open_serve(self.folder.name)
+
     def action_samples(self) -> None:
         """What the model answered to fixed prompts at each evaluation."""
         from tui.screens.samples import SamplesScreen
