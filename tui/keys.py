@@ -138,7 +138,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
         Key("pause", "u", "pause_backup", "pause uploads", show=False, more="stop sending; again: go on"),
         Key("limit", "w", "limit_backup", "limit uploads", show=False, more="bytes a second, for all uploads"),
         Key("restore", "t", "restore", "restore", show=False, more="bring a run back from REMOTE:PATH"),
-        Key("give_back", "g", "give_back", "give back?", show=False, more="what of value is only on this server"),
+        Key("give_back", "l", "give_back", "give back?", show=False, more="what of value is only on this server"),
         Key("copy", "y", "copy", "copy its path", show=False),
     ),
     "report": (

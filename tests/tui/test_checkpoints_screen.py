@@ -249,3 +249,74 @@ def test_picture(snap_compare, house: Path, size: tuple[int, int]) -> None:
         await pilot.pause(0.2)
 
     assert snap_compare(app, terminal_size=size, run_before=before)
+
+
+def backed_up(fake: fake_run.FakeRun, house: Path) -> None:
+    """Checkpoint 1000 is proved at the remote, 1200 is on its way."""
+    from engine.backup.hashing import Hashes, Stamp
+    from engine.backup.ledger import Ledger
+    from engine.backup.progress import Progress
+
+    resolved = {"method": "lora", "save_total_limit": 4, "save_steps": 200, "backup": "s3:bucket/runs"}
+    write_json(fake.run.resolved, {"format": 1, "run": fake.run.name, "recipe": resolved, "origin": {}})
+    ledger = Ledger(fake.run.path / "backup", "s3:bucket/runs", write=True)
+    hashes = Hashes(Stamp(1000, 1, 2), "0" * 64, 16, 1, "e" * 32, None)
+    for name in ("checkpoints/checkpoint-1000", "checkpoints/checkpoint-1200"):
+        ledger.expects(name, 1)
+        ledger.hashed(name, "model.safetensors", hashes)
+        ledger.sending(name, "model.safetensors")
+    ledger.uploaded("checkpoints/checkpoint-1000", "model.safetensors", "sent")
+    ledger.committed("checkpoints/checkpoint-1000")
+    ledger.verified("checkpoints/checkpoint-1000", "model.safetensors", "etag")
+    ledger.close()
+    progress = Progress(fake.run.path / "backup" / "progress.json", "s3:bucket/runs")
+    progress.item, progress.total, progress.done = "checkpoints/checkpoint-1200", int(2.9e9), int(1.8e9)
+    progress.flying = {"checkpoints/checkpoint-1200": 610}
+    progress.write(now=True)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_what_would_be_lost_and_what_is_elsewhere(house: Path, size: tuple[int, int]) -> None:
+    from engine.lease import clock, record, when
+    from tui.widgets.backup_strip import BackupStrip, LossLine
+
+    fake = with_checkpoints(house)
+    backed_up(fake, house)
+    now = clock.now()
+    record.save(fake.workspace, when.When(now.wall + 20 * 3600, "in 20h", relative=True), now)
+    app = RunApp(fake.run)
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot)
+        await until(lambda: "you would lose" in "".join(lines(screen, LossLine)), pilot)
+        assert "240 steps" in lines(screen, LossLine)[0]
+        rows = lines(screen)
+        assert "verified" in rows[3] and "uploading 61 %" in rows[2]
+        strip = "\n".join(lines(screen, BackupStrip))
+        assert "1.8 GB of 2.9 GB" in strip and "left" in strip
+        await until(lambda: "lease 19 h 59" in lines(screen, CheckpointHeader)[0].replace("20 h 00", "19 h 59"), pilot)
+
+
+async def test_keys_that_act_elsewhere(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.backup import control
+
+    monkeypatch.setattr("engine.keeper.ensure", lambda _workspace: None)
+    fake = with_checkpoints(house, live=False)
+    app = RunApp(fake.run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("u")
+        await until(lambda: control.read(fake.workspace).paused, pilot)
+        await pilot.press("u")
+        await until(lambda: not control.read(fake.workspace).paused, pilot)
+        await pilot.press("w")
+        await until(lambda: isinstance(app.screen, Ask), pilot)
+        await pilot.press("ctrl+u", *"50M", "enter")
+        await until(lambda: control.read(fake.workspace).limit == 50e6, pilot)
+        await until(lambda: app.screen is screen, pilot)
+        await pilot.press("l")
+        await until(lambda: isinstance(app.screen, Report), pilot)
+        assert app.screen.title_text.startswith("no: ")  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        await until(lambda: app.screen is screen, pilot)
+        await pilot.press("b")  # it has no remote: the command's own error
+        await until(lambda: type(app.screen).__name__ == "Detail", pilot, limit=60)

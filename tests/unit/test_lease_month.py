@@ -12,7 +12,7 @@ from engine.lease import clock, schedule
 from engine.lease.clock import Left
 from tests.support.leases import World
 
-USUAL = 120
+USUAL = 80
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_whatever_could_be_saved_is_saved(tmp_path: Path) -> None:
 
 
 def test_nothing_is_called_safe_that_is_not_whatever_fails(tmp_path: Path) -> None:
-    _possible, _lost, false = live(tmp_path, range(1000, 1050), fail=True)
+    _possible, _lost, false = live(tmp_path, range(1000, 1030), fail=True)
     assert false == []
 
 

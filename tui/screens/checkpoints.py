@@ -19,9 +19,11 @@ from tui.checkpoint_compare import compared
 from tui.keys import bindings
 from tui.modals.ask import Ask
 from tui.modals.report import Report
+from tui.screens.checkpoint_backup import BackupKeys
 from tui.sources.checkpoint_source import CheckpointSource
 from tui.state.checkpoints import CheckpointRow, CheckpointsSnapshot
 from tui.state.snapshot import RESUMABLE
+from tui.widgets.backup_strip import BackupStrip, LossLine
 from tui.widgets.cells import Ink
 from tui.widgets.checkpoint_facts import CheckpointDetails, CheckpointHeader, DiskGauge, place
 from tui.widgets.checkpoint_table import CheckpointTable
@@ -50,7 +52,7 @@ class CheckpointsRead(Message):
         return isinstance(message, CheckpointsRead)
 
 
-class CheckpointsScreen(Screen[None]):
+class CheckpointsScreen(BackupKeys, Screen[None]):
     """Follows the checkpoints of one run as long as it is in front."""
 
     CSS_PATH = "checkpoints.tcss"
@@ -82,7 +84,9 @@ class CheckpointsScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Header, disk, table, the selected one, keys."""
         yield CheckpointHeader()
+        yield LossLine()
         yield DiskGauge()
+        yield BackupStrip()
         yield CheckpointTable()
         yield CheckpointDetails()
         yield KeyBar("checkpoints", "app")
@@ -132,7 +136,9 @@ class CheckpointsScreen(Screen[None]):
     def _draw(self) -> None:
         with self.app.batch_update():
             self.query_one(CheckpointHeader).show(self.snapshot)
+            self.query_one(LossLine).show(self.snapshot.backup)
             self.query_one(DiskGauge).show(self.snapshot)
+            self.query_one(BackupStrip).show(self.snapshot.backup, self.snapshot.lease)
             self.table.show(self.snapshot, self.verdicts)
             self.query_one(CheckpointDetails).show(self._details())
 

@@ -11,12 +11,13 @@ from engine.checkpoint import pins, pruning
 from engine.errors import FtuiError
 from engine.run.status import LIVE, state_of, unsaved
 from engine.workspace import RunFolder
+from tui.sources.backup_source import BackupSource, lease_strip
 from tui.state.checkpoints import CheckpointRow, CheckpointsSnapshot, Extra, Forecast, forecast
 from tui.state.snapshot import figure
 
 Added = Mapping[str, Mapping[str, Extra]]  # checkpoint's name -> column's title -> cell
 EXTRA_COLUMNS: list[Callable[[RunFolder], Added]] = []
-"""Parts that know more about checkpoints (a backup's ledger) add a function here: quick, and raising nothing."""
+"""Parts that know more about checkpoints add a function here: quick, and raising nothing."""
 
 
 class CheckpointSource:
@@ -28,6 +29,7 @@ class CheckpointSource:
         self._rows: tuple[CheckpointRow, ...] = ()
         self._problem = ""
         self._policy: Any = None
+        self._backup = BackupSource(run)
         self._snapshot = CheckpointsSnapshot(run=run.name)
 
     def poll(self) -> CheckpointsSnapshot:
@@ -48,7 +50,9 @@ class CheckpointSource:
             self.run.checkpoints, self.run.path / pins.NAME, self.run.path / "backup" / "protected.json",
             self.run.path / "drills.jsonl", self.run.resolved,
         )  # fmt: skip
-        return (state in LIVE, *(_changed(path) for path in paths), *(str(add(self.run)) for add in EXTRA_COLUMNS))
+        self._backup.read()
+        more = (self._backup.version, *(str(add(self.run)) for add in EXTRA_COLUMNS))
+        return (state in LIVE, *(_changed(path) for path in paths), *more)
 
     def _read(self, state: dict[str, Any], name: str) -> None:
         in_use = state.get("resumed_from") if name in LIVE else None
@@ -61,7 +65,7 @@ class CheckpointSource:
         self._problem, self._policy = "", plan.policy
         pinned = pins.read(self.run.path) or set()
         drills = {event.get("step"): event.get("passed") for event in journal.read_all(self.run.path / "drills.jsonl")}
-        extras = [add(self.run) for add in EXTRA_COLUMNS]
+        extras = [self._backup.cells, *(add(self.run) for add in EXTRA_COLUMNS)]
         newest = next((v.entry for v in reversed(plan.verdicts) if v.entry.resumable), None)
         rows = []
         for verdict in reversed(plan.verdicts):
@@ -113,6 +117,8 @@ class CheckpointSource:
             forecast=self._forecast(state, free) if name in LIVE else None,
             problem=self._problem,
             read=True,
+            backup=self._backup.view(),
+            lease=lease_strip(self.run),
         )
 
     def _forecast(self, state: dict[str, Any], free: float | None) -> Forecast | None:

@@ -41,6 +41,16 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True)
+class BackupView:
+    """What is said above the table; a line that is empty is not drawn."""
+
+    loss: str = ""  # what would be lost if the server vanished now
+    loss_tone: str = ""
+    upload: str = ""
+    upload_tone: str = "muted"
+
+
+@dataclass(frozen=True)
 class Forecast:
     """When the disk will be full; `step` None: not before the run's end."""
 
@@ -68,6 +78,8 @@ class CheckpointsSnapshot:
     forecast: Forecast | None = None
     problem: str = ""
     read: bool = False
+    backup: BackupView = BackupView()
+    lease: tuple[str, str] = ("", "muted")  # the strip's words and tone
 
 
 def forecast(

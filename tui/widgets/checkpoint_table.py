@@ -57,8 +57,8 @@ class _Column:
 COLUMNS = (
     _Column("step", lambda: _("step"), 9, 0),
     _Column("loss", lambda: _("loss"), 7, 4),
-    _Column("eval", lambda: _("eval"), 7, 3),
-    _Column("size", lambda: _("size"), 9, 2),
+    _Column("eval", lambda: _("eval"), 7, 2),
+    _Column("size", lambda: _("size"), 9, 3),
     _Column("state", lambda: _("state"), 12, 1),
     _Column("age", lambda: _("age"), 7, 6),
 )
@@ -109,7 +109,7 @@ class CheckpointTable(CellWidget, can_focus=True):
 
         while room() < WHY_MIN and len(columns) > 2:
             least = max(columns, key=lambda column: column.rank)
-            if extra and least.rank < 4:  # what is backed up is worth more than a loss
+            if extra and least.rank < 3:  # what is backed up is worth more than a size
                 extra.pop()
             else:
                 columns.remove(least)
