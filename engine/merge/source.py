@@ -142,11 +142,12 @@ def of_run(run: RunFolder, step: int | None = None) -> Source:
 
 
 def _no_adapter(path: Path) -> UsageError:
-    if (path / "config.json").exists():
+    whole = any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))
+    if not whole and any(path.glob("pytorch_model_fsdp_*")):
+        what = _("{path} holds only the shards of its ranks, no adapter and no whole model")
+        fix = _("take the run's result, or resume from this checkpoint: the result is written at the end")
+    elif (path / "config.json").exists():
         what, fix = _("{path} holds a whole model: there is nothing to merge"), _("use it as it is")
-    elif any(path.glob("pytorch_model_fsdp_*")):
-        what = _("{path} holds only the shards of its ranks, no adapter")
-        fix = _("merge the run's result, or a checkpoint that holds adapter_model.safetensors")
     else:
         what, fix = _("{path} holds no adapter_config.json"), _("name a run, or the folder of an adapter")
     return UsageError(what.format(path=path), where=str(path), fix=fix, kind="no_adapter")

@@ -65,6 +65,25 @@ def choose(wanted: Name | None) -> Engine:
     )
 
 
+def require(engine: Engine, config: dict[str, Any]) -> None:
+    """Whether an engine can load a model's kind of weights; vLLM brings what it needs along.
+
+    Raises:
+        FtuiError: a package is missing.
+    """
+    quantization = config.get("quantization_config")
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if engine.name != "transformers" or method != "compressed-tensors":
+        return
+    if missing(engine.python, ("compressed_tensors",)):
+        raise FtuiError(
+            _("this model is stored as FP8, and {python} lacks compressed-tensors").format(python=engine.python),
+            where="compressed-tensors",
+            fix=_("`pip install --no-deps compressed-tensors loguru` there, or serve it with vLLM"),
+            kind="no_engine",
+        )
+
+
 @cache
 def missing(python: str, packages: tuple[str, ...]) -> tuple[str, ...]:
     """Which of the packages an interpreter does not find; all of them where it does not run."""

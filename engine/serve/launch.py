@@ -167,6 +167,7 @@ def prepare(
     """
     import psutil
 
+    engines.require(engine, target.config)
     port = free_port(host, port)
     placement = place(workspace, count=gpus)
     try:

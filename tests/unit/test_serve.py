@@ -299,3 +299,39 @@ def test_the_front_refuses_what_is_too_large() -> None:
     front, seen = _front()
     assert asyncio.run(_ask(front, "/v1/completions", b"x" * (16 * 1024 * 1024 + 1), "k"))[0] == 413
     assert seen == []
+
+
+def test_fp8_needs_a_package_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**CONFIG, "quantization_config": {"quant_method": "compressed-tensors"}}
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(engines, "missing", lambda _python, names: asked.append(names) or names)
+    engines.require(Engine("vllm", "/env/python"), config)
+    engines.require(Engine("transformers", "/env/python"), CONFIG)
+    assert not asked
+    with pytest.raises(FtuiError, match="compressed-tensors"):
+        engines.require(Engine("transformers", "/env/python"), config)
+
+
+def test_counters_are_added_up_over_their_labels() -> None:
+    text = '# HELP a b\na{x="1"} 2\na{x="2"} 3.5\nb 1\nc{y="z w"} NaNope\n\n'
+    assert check.counters(text) == {"a": 5.5, "b": 1.0}
+
+
+def test_a_merge_of_another_kind_is_not_taken_for_the_adapter(tmp_path: Path) -> None:
+    from engine.serve import whole
+
+    base = _model(tmp_path / "base")
+    workspace = Workspace(tmp_path / "ws")
+    found = target.find(workspace, str(_adapter(tmp_path / "support", base)))
+    folder = _model(whole.place(workspace, found))
+    assert whole.ready(workspace, found) is None
+    document = {"adapter": {"path": str(found.adapters[0].path)}}
+    for more, wanted in (({}, folder), ({"adapters": [{}]}, None), ({"quantized_base": {}}, None)):
+        (folder / "provenance.json").write_text(json.dumps({**document, **more}))
+        assert whole.ready(workspace, found) == wanted
+    (folder / "provenance.json").write_text(json.dumps(document))
+    (found.adapters[0].path / "adapter_model.safetensors").touch()
+    import os
+
+    os.utime(folder / "provenance.json", (1, 1))
+    assert whole.ready(workspace, found) is None, "the adapter is newer"
