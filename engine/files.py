@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,25 @@ def write_json(path: Path, value: Any, *, durable: bool = True, mode: int = 0o64
     write_atomic(path, orjson.dumps(value, option=option) + b"\n", durable=durable, mode=mode)
 
 
+def read_regular(path: str | os.PathLike[str], limit: int = -1) -> bytes:
+    """The bytes of a regular file, `limit` at most: a pipe would never answer, a device never end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, _("it is not a regular file"), os.fspath(path))
+        if limit < 0:
+            return file.readall()
+        return file.read(limit)
+
+
 def read_json(path: Path) -> Any | None:
     """The JSON value in `path`, or None when it is absent, unreadable or not JSON."""
     try:
-        return orjson.loads(path.read_bytes())
+        return orjson.loads(read_regular(path))
     except (OSError, ValueError):
         return None
 

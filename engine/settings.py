@@ -7,6 +7,7 @@ milliseconds. `save` replaces single values in the text, so comments, order and 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from engine.errors import FtuiError, UsageError
 from engine.text import _
 
 NAME = "settings.yaml"
+MAX_BYTES = 1_000_000
 Text = Annotated[str, Len(1, 4096)]
 
 
@@ -116,7 +118,13 @@ def _names() -> set[str]:
 
 def _read(target: Path) -> bytes | None:
     try:
-        return target.read_bytes()
+        target.stat()
+        from engine.files import read_regular  # not where there is no file: it loads orjson
+
+        data = read_regular(target, MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise OSError(errno.EFBIG, _("it is larger than 1 MB"))
+        return data
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("tui.commands.model", "fetch a model of the hub, list the models here, remove one"),
     "backup": ("tui.commands.backup", "copies of a run elsewhere, proved; and back from there"),
     "lease": ("tui.commands.lease", "when this server ends, and whether it can be given back"),
+    "notices": ("tui.commands.notices", "where notices go: list the channels, send a test"),
     "recipe": ("tui.commands.recipe", "make, check, import or export a recipe"),
     "export": ("tui.commands.export", "write a job for Slurm, SkyPilot or a container"),
     "data": ("tui.commands.data", "check training data, look at its rows"),
@@ -118,8 +119,8 @@ def main(argv: Sequence[str]) -> int:
     # From the words alone: an error in the others must be told in JSON, too.
     out = Output(as_json="--json" in list(argv)[: list(argv).index("--") if "--" in argv else None])
     args = None
-    _speak_the_users_language()
     try:
+        _speak_the_users_language()
         _refuse_other_encodings(argv)
         top = _top_parser().parse_args(list(argv))
         if top.command is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -43,6 +44,19 @@ def test_values(file):
     loaded = settings.load()
     assert (loaded.home, loaded.refresh_hz, loaded.price, loaded.language) == ("/data/ft", 1, 2.19, "no")
     assert (loaded.ascii, loaded.price_period, loaded.max_restarts) == (True, "month", 3)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "large"])
+def test_what_is_no_file_of_settings_is_an_error_at_once(file, kind):
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("#" * (settings.MAX_BYTES + 1))
+    with pytest.raises(UsageError, match="cannot be read") as raised:
+        settings.load()
+    assert raised.value.where == str(file)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "~\n"])
