@@ -342,6 +342,15 @@ def test_a_run_that_does_not_fit_before_the_end(workspace: Workspace) -> None:
     assert remarks(0.1) == [("error", "lease")], "it has ended"
 
 
+def test_the_run_command_asks_the_lease(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    now = clock.now()
+    record.save(workspace, when.When(now.wall - 10, "in 10h", relative=True), now)
+    assert main(["run", "demo", "--plan-only"]) == 3
+    assert "lease of this server has ended" in capsys.readouterr().out
+    record.clear(workspace)
+    assert main(["run", "demo", "--plan-only"]) == 0
+
+
 def test_disks_as_the_user_says(house: Path) -> None:
     folder = house / "disk"
     (folder / "scratch").mkdir(parents=True)
