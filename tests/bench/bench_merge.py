@@ -3,8 +3,9 @@
     python tests/bench/bench_merge.py [--gigabytes 4] [--folder DIR]
 
 The base is written into a temporary folder: bf16, files of 1 GB. Compared are `cp` with fsync of the base, and PEFT's
-way (load, merge_and_unload, save_pretrained), each in a process of its own. The base's pages are dropped before each
-(posix_fadvise), so that all three read from the disk.
+way (load, merge_and_unload, save_pretrained), each in a process of its own; FP8, the quantized base and two adapters
+are compared with the plain merge. The base's pages are dropped before each (posix_fadvise), so that all read from the
+disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ import tempfile
 import time
 from pathlib import Path
 
+KINDS = {
+    "fp8": ["--dtype", "fp8"],
+    "quantized_base": ["--quantized-base", "nf4-double"],
+    "two_adapters": ["--adapter", "{adapter}=0.5"],
+}
 HIDDEN, INNER, VOCAB, KV = 2048, 8192, 32000, 512
 MAKE = """
 import sys, json, torch
@@ -131,6 +137,19 @@ def main() -> None:
         peak = ours["peak_rss_bytes"]
         figure("merge_peak_rss", merge=peak, largest_shard=shard, over_shard=peak - shard, base=size)
         figure("merge_to_cp", ratio=round(min(merge) / min(copy), 2))
+        for name, words in KINDS.items():
+            drop(base)
+            begin = time.monotonic()
+            done = subprocess.run(
+                [*argv, *(word.format(adapter=work / "adapter") for word in words), "--out", str(work / "out")],
+                check=True,
+                capture_output=True,
+                env=env,
+            )
+            spent, found = time.monotonic() - begin, json.loads(done.stdout)
+            shutil.rmtree(work / "out")
+            over = found["peak_rss_bytes"] - shard
+            figure(name, to_merge=round(spent / min(merge), 2), peak_rss=found["peak_rss_bytes"], over_shard=over)
         drop(base)
         begin = time.monotonic()
         done = subprocess.run(
