@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -97,11 +98,13 @@ class JournalReader:
     def read_chunk(self, limit: int = CHUNK) -> tuple[bytes, bool]:
         """Whole lines, at most about `limit` bytes of them, and whether more are waiting."""
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return b"", False
         try:
             info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):  # a folder or a pipe in its place holds no lines
+                return b"", False
             if info.st_size < self.offset or (self._inode is not None and info.st_ino != self._inode):
                 self.offset = 0
                 self.restarts += 1
@@ -131,7 +134,7 @@ class JournalReader:
             except ValueError:
                 self.bad_lines += 1
                 continue
-            if isinstance(value, dict):
+            if isinstance(value, dict) and isinstance(value.get("event", ""), str):
                 yield value
             else:
                 self.bad_lines += 1
@@ -153,7 +156,8 @@ def read_all(path: Path) -> list[dict[str, Any]]:
 def last(path: Path, wanted: Mapping[str, Any] | None = None, window: int = CHUNK) -> dict[str, Any] | None:
     """The newest event, or the newest whose fields equal `wanted`, within the file's last `window` bytes."""
     try:
-        with open(path, "rb") as file:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # a pipe cannot be sought in: an OSError, too
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - window))
             data = file.read()

@@ -126,9 +126,11 @@ class RunFolder:
             return False  # moved: its supervisor notices
 
     def read_resolved(self) -> dict[str, Any]:
-        """resolved.json, or {} when it is absent or unreadable."""
+        """resolved.json, or {} when it is absent or unreadable; a recipe or origin that is no mapping is left out."""
         value = read_json(self.resolved)
-        return value if isinstance(value, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        return {key: part for key, part in value.items() if key not in ("recipe", "origin") or isinstance(part, dict)}
 
 
 def _is_known(key: str, value: Any) -> bool:

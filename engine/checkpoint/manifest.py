@@ -23,6 +23,7 @@ from engine.text import _
 NAME = "MANIFEST.json"
 WEIGHTS = "weights"  # the tier of a checkpoint of which only those were kept
 FORMAT = 1
+MAX_RANKS = 100_000  # the files that each rank must have are counted: a damaged number must not take all memory
 _READERS = 4  # hashing waits for the disk as much as for the processor; hashlib runs without the interpreter lock
 
 
@@ -60,6 +61,11 @@ def read(folder: Path) -> Manifest | None:
         manifest = Manifest(**known)
         valid = (
             isinstance(manifest.step, int)
+            and isinstance(manifest.attempt, int)
+            and isinstance(manifest.world_size, int)
+            and 0 < manifest.world_size <= MAX_RANKS
+            and isinstance(manifest.versions, dict)
+            and isinstance(manifest.tier, str)
             and isinstance(manifest.metrics, dict)
             and all(
                 isinstance(entry["size"], int) and isinstance(entry["sha256"], str) and is_inside(name)

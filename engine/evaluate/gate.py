@@ -81,8 +81,10 @@ def word(run: RunFolder, step: int | None) -> dict[str, Any]:
     report = last(run, step)
     if report is None or report.get("passed") is None:
         return {"state": "missing" if wanted else "none", "failed": []}
-    failed = [str(gate.get("expr")) for gate in report.get("gates") or [] if not gate.get("passed")]
-    return {"state": "passed" if report["passed"] else "failed", "failed": failed}
+    gates = report.get("gates")
+    gates = [gate for gate in gates if isinstance(gate, dict)] if isinstance(gates, list) else []
+    failed = [str(gate.get("expr")) for gate in gates if gate.get("passed") is not True]
+    return {"state": "passed" if report["passed"] is True else "failed", "failed": failed}
 
 
 def require(run: RunFolder, step: int | None) -> str | None:
@@ -110,4 +112,9 @@ def last(run: RunFolder, step: int | None) -> dict[str, Any] | None:
         document = read_json(path)
         if isinstance(document, dict) and (step is None or document.get("step") == step):
             reports.append(document)
-    return max(reports, key=lambda document: document.get("time") or 0, default=None)
+    return max(reports, key=_time, default=None)
+
+
+def _time(report: dict[str, Any]) -> float:
+    time = report.get("time")
+    return time if isinstance(time, int | float) else 0.0

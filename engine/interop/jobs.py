@@ -80,6 +80,16 @@ class Job:
         return [value for key, value in named.items() if isinstance(value, str) and paths.is_path(key, value)]
 
 
+def run_name(stem: str) -> str:
+    """The name of a file as that of a run: a script's `--name` must take it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:80] or "run"
+
+
+def _remark(text: str) -> str:
+    """Text in a comment: what follows a line end would be run, or read."""
+    return re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", text)
+
+
 def write(job: Job, kind: str, *, checkout: Path) -> dict[str, str]:
     """The files of a job by name.
 
@@ -109,8 +119,8 @@ def write(job: Job, kind: str, *, checkout: Path) -> dict[str, str]:
 
 def _recipe(job: Job) -> str:
     lines = [f"{key}: {scalar(value)}" for key, value in job.recipe.items()]
-    return "\n".join([_("# The recipe of {run}; these paths must be there: {paths}").format(
-        run=job.name, paths=", ".join(job.outside) or "-"), *lines]) + "\n"  # fmt: skip
+    head = _("# The recipe of {run}; these paths must be there: {paths}")
+    return "\n".join([_remark(head.format(run=job.name, paths=", ".join(job.outside) or "-")), *lines]) + "\n"
 
 
 def _slurm(job: Job, _checkout: Path) -> tuple[str, str]:
@@ -128,8 +138,10 @@ def _slurm(job: Job, _checkout: Path) -> tuple[str, str]:
         f"#SBATCH --signal=B:TERM@{STOP_S}",
         "#SBATCH --requeue",
         "",
-        _("# ftui must be on the PATH of the node, and {home} on a file system that all nodes share.").format(
-            home=job.home
+        _remark(
+            _("# ftui must be on the PATH of the node, and {home} on a file system that all nodes share.").format(
+                home=job.home
+            )
         ),
         'sh "${SLURM_SUBMIT_DIR:-.}/run.sh" &',
         "JOB=$!",
@@ -178,8 +190,10 @@ def _skypilot(job: Job, checkout: Path) -> tuple[str, str]:
     }
     head = [
         _("# sky jobs launch task.yaml   (a managed job comes back by itself after a preemption, and goes on)"),
-        _("# {home} must outlive the machine: a volume, or a bucket under file_mounts with mode MOUNT_CACHED.").format(
-            home=job.home
+        _remark(
+            _(
+                "# {home} must outlive the machine: a volume, or a bucket under file_mounts with mode MOUNT_CACHED."
+            ).format(home=job.home)
         ),
     ]
     return "task.yaml", "\n".join(head) + "\n" + yaml.safe_dump(task, sort_keys=False)

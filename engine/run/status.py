@@ -135,7 +135,7 @@ def status(run: RunFolder) -> dict[str, Any]:
             "unsaved": at_risk(run, state),
             "at_risk": elsewhere(run) or at_risk(run, state),
             "diagnosis": _diagnosis(run) if row["error"] is not None and row["state"] in ENDED else None,
-            "drill": journal.last(run.path / "drills.jsonl"),
+            "drill": _drill(run),
         }
     )
     return row
@@ -153,11 +153,41 @@ def _diagnosis(run: RunFolder) -> dict[str, Any] | None:
 
 
 def read_plan(run: RunFolder) -> dict[str, Any] | None:
-    """plan.json, or None where no plan could be made."""
+    """plan.json, or None where no plan could be made, or what is there is none."""
     from engine.files import read_json
 
     document = read_json(run.plan)
-    return document if isinstance(document, dict) else None
+    return document if isinstance(document, dict) and _is_plan(document) else None
+
+
+def _is_plan(document: dict[str, Any]) -> bool:
+    """Whether what is shown of a plan is there, of the right kinds."""
+    try:
+        result = document["result"]
+        time, correction = result["time"], result.get("corrected_by")
+        known = [result["per_gpu"]["needs_gb"]]
+        known += [
+            value
+            for value in (
+                time.get("hours"), time.get("high"), time.get("tokens_per_s_total"), document.get("useful_share"),
+            )
+            if value is not None
+        ]  # fmt: skip
+        return (
+            isinstance(document["request"], dict)
+            and all(isinstance(value, int | float) for value in known)
+            and (correction is None or isinstance(correction, dict))
+        )
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def _drill(run: RunFolder) -> dict[str, Any] | None:
+    """The newest drill, where its line says how it went."""
+    found = journal.last(run.path / "drills.jsonl", {"event": "drill"})
+    if found is None or not isinstance(found.get("passed"), bool) or not isinstance(found.get("step"), int | None):
+        return None
+    return found
 
 
 def _last_events(run: RunFolder) -> list[dict[str, Any]]:

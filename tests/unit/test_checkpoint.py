@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.checkpoint import ledger, manifest, retention
+from engine.files import read_json, write_json
 
 PARTS = {
     "adapter_model.safetensors": b"weights" * 100,
@@ -175,3 +176,15 @@ def test_cleaning_removes_leftovers_and_brings_a_half_replaced_one_back(box: Pat
     assert [path.name for path in box.iterdir()] == ["checkpoint-1"]
     newest = ledger.newest(box)
     assert newest is not None and newest.step == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"attempt": {}}, {"attempt": "2"}, {"world_size": ""}, {"world_size": 10**12}, {"world_size": 0}, {"tier": []}],
+)
+def test_a_manifest_with_values_of_wrong_kinds_is_a_broken_one(box: Path, damage: dict[str, object]) -> None:
+    sealed(box, 5)
+    folder = sealed(box, 10)
+    write_json(folder / manifest.NAME, (read_json(folder / manifest.NAME) or {}) | damage)
+    assert [entry.state for entry in ledger.list(box)] in (["broken", "complete"], ["complete", "broken"])
+    assert (found := ledger.newest(box)) is not None and found.step == 5

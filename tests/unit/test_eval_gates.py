@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import recipe
+from engine.evaluate import gate
 from engine.recipe.gates import BadGate, parse
+from engine.workspace import RunFolder
 
 RECIPE = "model_name_or_path: builtin:tiny\ndataset_path: builtin:support\n"
 
@@ -104,3 +107,20 @@ def test_bad_values_are_told(tmp_path: Path, line: str, said: str) -> None:
     assert [
         finding for finding in findings if finding.level == "error" and said in finding.detail and finding.lines == [3]
     ]
+
+
+@pytest.mark.parametrize(
+    ("report", "state"),
+    [
+        ({"passed": True, "gates": "x", "time": "now"}, "passed"),
+        ({"passed": "no", "gates": ["x", {"expr": "a < 1", "passed": "no"}]}, "failed"),
+        ({"passed": False, "gates": {"a": 1}, "time": []}, "failed"),
+    ],
+)
+def test_a_damaged_report_passes_only_where_it_says_so(tmp_path: Path, report: dict[str, object], state: str) -> None:
+    run = RunFolder(tmp_path / "a")
+    for number, document in enumerate(({"passed": True, "time": -1.0}, report)):
+        folder = gate.folder_of(run) / f"step-{number}"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text(json.dumps(document))
+    assert gate.word(run, None)["state"] == state

@@ -118,3 +118,30 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
     assert os.access(Path(document["path"], "run.sh"), os.X_OK)
     assert main(words) == 2  # nothing is overwritten
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "exists"
+
+
+def test_a_line_end_in_a_path_ends_no_comment(tmp_path: Path) -> None:
+    job = _job(tmp_path, home=f"{tmp_path}/a\ntouch x\n", recipe={"dataset_path": "/d/a\ngates: [x]"})
+    files = jobs.write(job, "slurm", checkout=CHECKOUT)
+    assert "touch x" not in [line.strip() for line in files["job.sbatch"].splitlines()]
+    task = jobs.write(job, "skypilot", checkout=CHECKOUT)["task.yaml"]
+    assert "file_mounts" in yaml.safe_load(task) and "touch x" not in [line.strip() for line in task.splitlines()]
+    assert yaml.safe_load(files["recipe.yaml"]) == {"dataset_path": "/d/a\ngates: [x]"}
+
+
+def test_the_file_of_a_recipe_becomes_a_name_that_a_run_can_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "-r $(x).yaml").write_text("model_name_or_path: builtin:tiny\ndataset_path: builtin:support\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "./-r $(x).yaml", "--to", "slurm", "--out", "$(x)"]) == 0
+    assert "cd '$(x)' &&" in capsys.readouterr().err
+    assert "NAME=r-x\n" in (tmp_path / "$(x)/run.sh").read_text()
+
+
+def test_a_run_with_a_damaged_resolved_recipe_is_refused(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = house / "ft/runs/a"
+    run.mkdir(parents=True)
+    (run / "resolved.json").write_text("{}")
+    assert main(["export", "a", "--to", "slurm", "--dry-run"]) == 2
+    assert "resolved.json is missing or damaged" in capsys.readouterr().err

@@ -164,3 +164,17 @@ def test_a_reader_follows_a_writer_that_never_pauses(tmp_path: Path) -> None:
     writer.send_signal(signal.SIGKILL)
     writer.communicate()
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_holds_no_lines_and_keeps_nobody_waiting(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    assert journal.read_all(path) == [] and journal.last(path) is None
+
+
+def test_a_line_whose_event_is_no_name_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"event": ["log"]}\n{"event": {}}\n{"event": "log", "n": 1}\n{"time": 2}\n')
+    reader = JournalReader(path)
+    assert [event.get("n") for event in reader.all()] == [1, None] and reader.bad_lines == 2

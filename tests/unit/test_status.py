@@ -184,3 +184,35 @@ def test_an_error_that_quotes_escape_sequences_reaches_no_terminal(tmp_path: Pat
     assert (row.error, row.fix) == ("boom", "read")
     told = describe({"event": "failed", "error": nasty})
     assert told is not None and told[0] == "failed: boom"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"result": None, "request": {}},
+        {"result": {"per_gpu": ["a"], "time": {}}, "request": {}},
+        {"result": {"per_gpu": {"needs_gb": "x"}, "time": {}}, "request": {}},
+        {"result": {"per_gpu": {"needs_gb": 1.0}, "time": {"hours": ["a"]}}, "request": {}},
+        {"result": {"per_gpu": {"needs_gb": 1.0}, "time": {}, "corrected_by": 1.5}, "request": {}},
+        {"result": {"per_gpu": {"needs_gb": 1.0}, "time": {}}, "request": "x"},
+    ],
+)
+def test_a_damaged_plan_or_drill_is_left_out(
+    tmp_path: Path, plan: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tui.cli import main
+
+    run = make(tmp_path, "a", state="stopped", supervisor=None)
+    write_json(run.plan, plan)
+    for drill in ('{"format": 99}', '{"event": "drill", "passed": true, "step": "x"}'):
+        (run.path / "drills.jsonl").write_text(drill + "\n")
+        assert main(["--home", str(tmp_path), "status", "a"]) == 0, capsys.readouterr()
+    found = status.status(run)
+    assert found["plan"] is None and found["drill"] is None
+
+
+def test_a_resolved_recipe_that_is_no_mapping_is_none(tmp_path: Path) -> None:
+    run = make(tmp_path, "a")
+    write_json(run.resolved, {"recipe": ["x"], "origin": 3, "source": "r.yaml"})
+    assert run.read_resolved() == {"source": "r.yaml"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if job.outside:
         out.note(_("  these must be there too: {paths}").format(paths=", ".join(job.outside)))
     start = {"slurm": "sbatch job.sbatch", "skypilot": "sky jobs launch task.yaml", "container": "docker compose up"}
-    out.note(f"  cd {folder} && {start[args.to]}")
+    out.note(f"  cd {shlex.quote(str(folder))} && {start[args.to]}")
     return 0
 
 
 def _of_run(run: Any, args: argparse.Namespace) -> dict[str, Any]:
-    from engine.files import read_json
+    from engine.run.status import read_plan
 
     if args.overrides:
         raise UsageError(
@@ -77,10 +78,16 @@ def _of_run(run: Any, args: argparse.Namespace) -> dict[str, Any]:
             fix=_("export its recipe with other values: ftui export {path} key=value").format(path=run.recipe),
         )
     resolved = run.read_resolved()
-    values, origin = resolved["recipe"], resolved.get("origin", {})
+    values, origin = resolved.get("recipe"), resolved.get("origin")
+    if not isinstance(values, dict) or not isinstance(origin, dict):
+        raise UsageError(
+            _("the run's resolved.json is missing or damaged"),
+            where=str(run.resolved),
+            fix=_("export its recipe instead: ftui export {path}").format(path=run.recipe),
+            kind="damaged_run",
+        )
     given = {key: value for key, value in values.items() if origin.get(key) in ("recipe", "override")}
-    plan = read_json(run.plan)
-    plan = plan if isinstance(plan, dict) else {}
+    plan = read_plan(run) or {}
     card = plan.get("card")
     return {
         "name": run.name,
@@ -93,6 +100,7 @@ def _of_run(run: Any, args: argparse.Namespace) -> dict[str, Any]:
 
 def _of_recipe(args: argparse.Namespace) -> dict[str, Any]:
     from engine import recipe
+    from engine.interop import jobs
 
     loaded = recipe.load(recipe.find(args.run), args.overrides)
     if errors := [finding for finding in loaded.findings if finding.level == "error"]:
@@ -106,7 +114,7 @@ def _of_recipe(args: argparse.Namespace) -> dict[str, Any]:
     given = loaded.recipe.given
     cpu = given.get("device") == "cpu"
     return {
-        "name": loaded.path.stem,
+        "name": jobs.run_name(loaded.path.stem),
         "recipe": dict(given),
         "gpus": 0 if cpu else int(given.get("num_gpus") or 1),
         "card": None,

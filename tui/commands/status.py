@@ -72,6 +72,8 @@ def _show(document: dict[str, Any], out: Output) -> None:
         text = _("a resume from step {step} works") if drill.get("passed") else _("a resume from step {step} fails")
         out.field(_("drilled"), text.format(step=number(drill.get("step") or 0)), "ok" if drill["passed"] else "error")
     for event in (document.get("events") or [])[-8:]:
+        if event.get("event") == "launched" and state != "starting":
+            continue  # the lines of the training program itself are not here: this one would look like the newest
         if told := describe(event):
             out.line(told, "dim")
 
@@ -174,5 +176,5 @@ def _planned(plan: dict[str, Any]) -> str:
     if time.get("hours"):
         parts.append(duration(time["hours"] * 3600))
     if correction := result.get("corrected_by"):
-        parts.append(_("corrected by {run}").format(run=correction["run"]))
+        parts.append(_("corrected by {run}").format(run=correction.get("run")))
     return ", ".join(parts)
