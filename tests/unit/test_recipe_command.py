@@ -43,6 +43,13 @@ def test_a_good_recipe(here, capsys):
     assert run(capsys, "check", "r.yaml") == (0, "r.yaml can be run\n", "")
 
 
+def test_a_recipe_that_a_run_would_refuse_is_not_said_to_be_runnable(here, capsys):
+    (here / "r.yaml").write_text(BASE + "report_to: [wandb]\n")
+    code, out, _err = run(capsys, "check", "r.yaml")
+    assert (code, out.splitlines()[0]) == (0, "r.yaml:3: warning: report_to: this version cannot do that yet")
+    assert out.splitlines()[-1] == "r.yaml is in order, but a run of it is refused until 1 warning is put right"
+
+
 @pytest.mark.parametrize("argv", [["check", "r.yaml", "--json"], ["--json", "check", "r.yaml"]])
 def test_json(here, capsys, argv):
     (here / "r.yaml").write_text(BASE + "lora_r: 8\n")

@@ -76,6 +76,7 @@ def _level(level: str) -> str:
 
 def _check(args: argparse.Namespace, out: Output) -> int:
     from engine import recipe
+    from engine.recipe.disk import NEEDED_TO_RUN
 
     path = recipe.find(args.file)
     loaded = recipe.load(path, args.overrides)
@@ -89,6 +90,13 @@ def _check(args: argparse.Namespace, out: Output) -> int:
     errors = sum(finding.level == "error" for finding in findings)
     if failed:
         out.line(ngettext("{n} error", "{n} errors", errors).format(n=errors), "error")
+    elif refused := sum(finding.kind in NEEDED_TO_RUN for finding in findings):
+        text = ngettext(
+            "{file} is in order, but a run of it is refused until {n} warning is put right",
+            "{file} is in order, but a run of it is refused until {n} warnings are put right",
+            refused,
+        )
+        out.line(text.format(file=args.file, n=refused), "warning")
     else:
         out.line(_("{file} can be run").format(file=args.file), "ok")
     return 2 if failed else 0
