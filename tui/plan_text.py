@@ -62,6 +62,8 @@ def _head(result: Result, out: Output) -> None:
     method = {"full": _("full"), "lora": _("LoRA r{r}"), "qlora": _("QLoRA r{r}")}[r.method].format(r=r.lora_r)
     out.line(f"{r.model}  {method}  {words.machine(result)}", "bold")
     facts = _("{total} weights, {trained} trained · {length} tokens x {batch} a GPU, {steps} a step · {sharding}")
+    if words.on_cpu(result):
+        facts = _("{total} weights, {trained} trained · {length} tokens x {batch}, {steps} a step")
     _say(
         out,
         facts.format(
@@ -138,6 +140,7 @@ def _verdict(result: Result, out: Output) -> None:
 
 def _time(result: Result, out: Output) -> None:
     if result.speed is None:
+        _say(out, words.unknown_time(), label=_("TIME"))
         return
     _say(out, words.speed(result), label=_("TIME"))
     if result.hours is None:

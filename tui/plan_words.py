@@ -113,6 +113,11 @@ def probe(probed: Probed, result: Result) -> list[str]:
     return lines
 
 
+def unknown_time() -> str:
+    """Why there is no time: nothing is known of how fast this machine is."""
+    return _("not known for this machine: a probe or the first run measures it")
+
+
 def speed(result: Result) -> str:
     """Tokens a second and what they rest on."""
     assert result.speed is not None

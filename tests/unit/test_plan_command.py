@@ -168,3 +168,6 @@ def test_without_gpus_a_recipe_is_held_against_host_memory_in_fp32(capsysbinary)
     _code, table = document(capsysbinary, "lora-sft", "--all")
     needs = {row["server"]: row["needs_gb"] for row in table["rows"] if row["method"] == "lora"}
     assert needs["b-H100"] < 30, "other machines are not this one"
+    _code, out, _err = run(capsysbinary, "demo")
+    assert "TIME     not known for this machine: a probe or the first run measures it" in out
+    assert "GPU" not in out, "there is none to speak of"

@@ -268,7 +268,7 @@ class PlanView(CellWidget):
         assert self._outcome is not None
         result, steps = self._outcome.result, self._outcome.steps
         if result.speed is None:
-            return _("not known for this machine: a probe or the first run measures it")
+            return words.unknown_time()
         parts = []
         if steps is not None:
             parts.append(ngettext("{n} step", "{n} steps", steps).format(n=number(steps)))
