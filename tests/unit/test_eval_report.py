@@ -102,6 +102,15 @@ def test_the_report_in_all_forms(tmp_path: Path) -> None:
     assert read_json(tmp_path / "report.json")["metrics"][3]["delta"]["high"] is None
 
 
+def test_what_was_forgotten_is_never_a_negative_share() -> None:
+    metric = {"rows": 89, "delta": {"verdict": "not_enough_rows", "rows_needed": 138, "n": 89}}
+    sure = {"rows": 89, "delta": {"verdict": "worse", "n": 89}}
+    tail = "; not enough rows to tell (about 138 would do)"
+    assert words.forgotten(-0.011, metric) == "forgotten: none on balance, of 89 general prompts" + tail
+    assert words.forgotten(0.011, metric) == "forgotten: 1.1 % of 89 general prompts" + tail
+    assert words.forgotten(0.2, sure) == "forgotten: 20.0 % of 89 general prompts"
+
+
 def test_a_gate_says_how_sure_it_is() -> None:
     scores = some_scores()
     told = {text: gate.judge(gates.parse(text), scores) for text in (

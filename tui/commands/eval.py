@@ -102,7 +102,6 @@ def _judge(args: argparse.Namespace) -> Endpoint | None:
 def show(evaluation: Evaluation, out: Output) -> None:
     """The result for people: the table, the gates, what to know, where the report is."""
     from engine.evaluate.report import words
-    from engine.text import number
 
     document = evaluation.document
     rows = [_cells(metric) for metric in document["metrics"]]
@@ -116,9 +115,8 @@ def show(evaluation: Evaluation, out: Output) -> None:
         if group["fix"]:
             out.line(_("  fix  {fix}").format(fix=group["fix"]))
     if document["forgetting"] is not None:
-        text = _("forgotten: {share} of {n} general prompts")
-        n = next(metric["rows"] for metric in document["metrics"] if metric["name"] == "regression")
-        out.line(text.format(share=words.figure("regression", document["forgetting"]), n=number(n)))
+        general = next(metric for metric in document["metrics"] if metric["name"] == "regression")
+        out.line(words.forgotten(document["forgetting"], general))
     if document.get("harness"):
         keys = ("task", "metric", "base", "tuned")
         heads = [_("task"), _("metric"), _("base"), _("tuned")]

@@ -103,6 +103,17 @@ def verdict(delta: dict[str, Any]) -> str:
     }[delta["verdict"]]
 
 
+def forgotten(lost: float, metric: dict[str, Any]) -> str:
+    """How many of the general prompts that the base solved are lost on balance, and whether that says anything."""
+    n = number(metric["rows"])
+    if lost <= 0:
+        text = _("forgotten: none on balance, of {n} general prompts").format(n=n)
+    else:
+        text = _("forgotten: {share} of {n} general prompts").format(share=figure("regression", lost), n=n)
+    delta = metric["delta"]
+    return f"{text}; {verdict(delta)}" if delta["verdict"] == "not_enough_rows" else text
+
+
 def gate_line(gate: dict[str, Any]) -> str:
     """A gate and what became of it."""
     name = gate["metric"]
