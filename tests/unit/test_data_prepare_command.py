@@ -75,6 +75,14 @@ def test_a_folder_of_messy_files_becomes_a_recipe(messy, capsys):
     assert code == 2 and answer["error"]["kind"] == "exists"
 
 
+def test_what_is_left_out_says_how_to_see_or_keep_it(messy, capsys):
+    assert cli.main(["data", "prepare", "messy", "--dry-run"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    said = [line for line in lines if line.startswith("left out:")]
+    assert any("unusable" in line and line.endswith("(`ftui data check` names their lines)") for line in said)
+    assert any("near_duplicate" in line and line.endswith("(--keep-near keeps them)") for line in said)
+
+
 def test_names_of_what_is_written(messy, capsys):
     code, report = run(capsys, "messy/a.jsonl")
     assert code == 0 and report["recipe"] is None and Path(report["out"]) == Path("a-data").absolute()

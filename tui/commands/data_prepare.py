@@ -312,9 +312,14 @@ def _say(document: dict[str, Any], args: argparse.Namespace, folder: Path, targe
         ),
         "ok",
     )
+    hints = {
+        _("unusable"): _("`ftui data check` names their lines"),
+        "near_duplicate": _("--keep-near keeps them"),
+    }
     for kind, count in {_("unusable"): rows["unusable"], **rows["dropped"]}.items():
         if count:
-            out.line(_("  left out: {kind} {n}").format(kind=kind, n=number(count)))
+            hint = f" ({hints[kind]})" if kind in hints else ""
+            out.line(_("  left out: {kind} {n}").format(kind=kind, n=number(count)) + hint)
     for kind, count in document["personal_data"].items():
         out.line(_("  personal data ({how}): {kind} {n}").format(how=args.privacy, kind=kind, n=number(count)))
     if document["personal_data"] and (crosses := document["border"]["crosses"]) != []:
