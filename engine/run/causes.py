@@ -138,13 +138,23 @@ CAUSES = (
             r"(is required for a normal functioning|requires? at least version|but found \w+==)",
             r"FlashAttention only supports Ampere",
             r"version `GLIBC\w*_[\d.]+' not found",
-            r"ModuleNotFoundError: No module named",
         ),
-        ("environment", "versions", "not_as_asked", "missing_package"),
+        ("environment", "versions", "not_as_asked"),
         (
             ("see versions, driver and what is wrong with them", "ftui doctor"),
             ("rebuild the environment that the run was started with", "pip install -r {path}/requirements.txt"),
             RESUME,
+        ),
+    ),
+    Cause(
+        "missing_package",
+        "a package is not installed",
+        "The recipe asks for something that needs a package which the training environment does not have.",
+        (r"ModuleNotFoundError: No module named",),
+        ("missing_package",),
+        (
+            ("see which packages are there", "ftui doctor"),
+            ("once it is installed: go on from the newest checkpoint", "ftui resume {run}"),
         ),
     ),
     Cause(

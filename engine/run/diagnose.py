@@ -138,7 +138,11 @@ def _fixes(run: RunFolder, cause: Cause, error: dict[str, Any]) -> list[Fix]:
     }
     fixes = []
     said = error.get("fix")
-    if isinstance(said, str) and said and cause.kind in ("unknown", "data", "template", "hub", "versions"):
+    if (
+        isinstance(said, str)
+        and said
+        and cause.kind in ("unknown", "data", "template", "hub", "versions", "missing_package")
+    ):
         fixes.append(Fix(said))
     for text, command in cause.fixes:
         start, words_of = command.partition("{recipe} ")[::2]

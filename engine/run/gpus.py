@@ -140,6 +140,21 @@ def refuse_fp8(cards: Sequence[Gpu]) -> None:
             )
 
 
+def refuse_flash(attention: object, *, on_gpus: bool) -> None:
+    """Stop a run with FlashAttention on the CPU, before it has loaded its data.
+
+    Raises:
+        DoesNotFit: there is no GPU.
+    """
+    if not on_gpus and str(attention).startswith("flash_attention"):
+        raise DoesNotFit(
+            _("{attention} needs a GPU, and this run has none").format(attention=attention),
+            where="attn_implementation",
+            fix=_("use attn_implementation: sdpa"),
+            kind="no_flash_attention",
+        )
+
+
 def _refuse_broken_driver(probe: object) -> None:
     """A machine with GPUs must not fall back to the CPU without a word."""
     from engine.hardware import gpus as hardware

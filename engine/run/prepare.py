@@ -11,7 +11,7 @@ from engine.errors import UsageError
 from engine.findings import Finding
 from engine.run import datacheck, planned
 from engine.run.datacheck import FORCIBLE
-from engine.run.gpus import Placement, place, refuse_fp8
+from engine.run.gpus import Placement, place, refuse_flash, refuse_fp8
 from engine.run.planned import Planned
 from engine.text import _
 from engine.workspace import Workspace
@@ -81,6 +81,7 @@ def prepare(
     try:
         if loaded.recipe.get("fp8"):
             refuse_fp8(placement.cards)
+        refuse_flash(loaded.recipe.get("attn_implementation"), on_gpus=bool(placement.gpus))
         resolved = recipes.resolve(loaded, num_gpus=len(placement.gpus), bf16_available=placement.bf16)
         given = loaded.recipe.given
         auto = given.get("sharding", "auto") == "auto"

@@ -48,6 +48,7 @@ RECORDED = [
     ("versions", 0, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
     ("versions", 0, "ImportError: cannot import name 'SFTTrainer' from 'trl' (/usr/lib/python3/trl/__init__.py)"),
     ("versions", 0, "ImportError: libcudart.so: undefined symbol: cudaGetDriverEntryPointByVersion, version libcudart.so.12"),
+    ("missing_package", 0, "ModuleNotFoundError: No module named 'trl'"),
     ("hub", 0, "OSError: You are trying to access a gated repo. huggingface_hub.errors.GatedRepoError: 403 Client Error."),
     ("hub", 0, "huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. Repository Not Found for url"),
     ("template", 0, "jinja2.exceptions.TemplateError: Conversation roles must alternate user/assistant/user/assistant/..."),

@@ -184,6 +184,15 @@ def test_amd_cards_are_chosen_by_number(tmp_path: Path, monkeypatch: pytest.Monk
         gpus.refuse_fp8([Gpu(0, "GPU-0", "NVIDIA A100", capability="8.0")])
 
 
+def test_flash_attention_is_refused_on_the_cpu_before_anything_is_loaded() -> None:
+    gpus.refuse_flash("flash_attention_2", on_gpus=True)
+    gpus.refuse_flash("sdpa", on_gpus=False)
+    gpus.refuse_flash(None, on_gpus=False)
+    with pytest.raises(FtuiError, match="flash_attention_2 needs a GPU") as caught:
+        gpus.refuse_flash("flash_attention_2", on_gpus=False)
+    assert caught.value.fix == "use attn_implementation: sdpa"
+
+
 def test_the_ranks_get_the_time_that_a_save_takes(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert launcher.shutdown_timeout(run) == launcher.SHORTEST_SHUTDOWN_S
