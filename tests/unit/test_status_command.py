@@ -97,3 +97,16 @@ def test_a_lost_run_is_offered_a_resume_only_where_there_is_something_to_go_on_f
     seal(staging, run.checkpoints / "checkpoint-45", {"step": 45, "attempt": 1})
     seen = shown(house, capsys, state="running")
     assert seen["fix"] == "`ftui resume one` goes on from step 45"
+
+
+def test_an_old_start_of_the_training_is_not_shown_as_the_newest(
+    house: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder(Workspace(house / "ft").prepare().runs_dir / "one")
+    run.path.mkdir(exist_ok=True)
+    run.events.write_text('{"event": "launched", "time": 1000.0, "attempt": 1, "command": []}\n')
+    me = ProcessId.current().to_json()
+    for state, there in (("starting", True), ("running", False), ("stopped", False)):
+        write_json(run.state, fresh("one", state=state, supervisor=me, started=1000.0))
+        assert cli.main(["status", "one"]) == 0
+        assert ("starting the training program" in capsys.readouterr().out) is there, state
