@@ -210,7 +210,7 @@ def same_kind(a: Request, b: Request) -> bool:
 
 
 def _parse(line: dict[str, Any]) -> Record | None:
-    measured = line.get("measured") or {}
+    measured = line["measured"]
     try:
         request = parse(line["request"])
     except (FtuiError, KeyError, TypeError):  # a model that is gone, or a line of a later version
@@ -229,6 +229,10 @@ def _parse(line: dict[str, Any]) -> Record | None:
     )
 
 
+def _is_measured(line: dict[str, Any]) -> bool:
+    return line.get("event") == "measured" and all(isinstance(line.get(key), dict) for key in ("request", "measured"))
+
+
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
@@ -238,7 +242,7 @@ def read(home: Path, dataset: Any = None) -> History:
     path = home / NAME
     try:
         reader = JournalReader(path, max(0, path.stat().st_size - READ_BYTES))
-        lines: Iterable[dict[str, Any]] = [line for line in reader.all() if line.get("event") == "measured"]
+        lines: Iterable[dict[str, Any]] = [line for line in reader.all() if _is_measured(line)]
     except OSError:
         lines = []
     newest = {str(line.get("run")): line for line in lines}  # a later line of a run stands where its first stood

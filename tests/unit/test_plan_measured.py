@@ -113,6 +113,8 @@ def test_damaged_lines_are_left_out(house: Path) -> None:
     path = house / measured.NAME
     path.write_bytes(
         b'{"event": "measured", "run": "x"}\n{"event": "measured", "run": "y", "request": {"model": "gone/model"}}\n'
+        b'{"event": "measured", "run": "z", "request": [null], "measured": {}}\n'
+        b'{"event": "measured", "run": "w", "request": {}, "measured": "x"}\n'
         b"\xff\xfe no json\n[]\n" + path.read_bytes() + b'{"event": "measured", "run": "torn", "requ'
     )
     correction = planned(measured.read(house)).correction
