@@ -17,6 +17,7 @@ from engine.backup.forecast import UNKNOWN, Band, forecast
 NEVER_MEASURED = Band(*UNKNOWN, measured=False)
 MARGIN_S = 600.0
 MARGIN_SHARE = 0.1
+PLAN_S = 60.0  # two plans are never further apart
 RUN_FILES = 12  # of a run, sent again when it ends
 AGAIN = 1 << 30  # bytes that may be on their way and have to be sent again
 
@@ -36,6 +37,7 @@ class Work:
     checkpoint_files: int = 0
     cap: int = 2  # regular checkpoints that may be unsent at the stop: one half sent, and the best
     keeps_all: bool = False
+    ahead: int = 1  # of these, how many may be saved before the next plan is made
     next_save_s: float | None = None
     finish_s: float | None = None  # until it ends by itself
     final: int = 0
@@ -49,7 +51,7 @@ class Work:
         """What may be unsent when it has stopped."""
         size = self.checkpoints
         if self.live and saves:
-            more = self.checkpoint if self.keeps_all else 0
+            more = self.ahead * self.checkpoint if self.keeps_all else 0
             size = max(size + more, min(self.cap, 2) * self.checkpoint)
         if self.live:
             size += self.checkpoint + (self.final if finishes else 0)
@@ -113,6 +115,7 @@ def training(
         finish_s=eta_s,
         final=checkpoint if {"final", "all"} & set(keep) else 0,
         keeps_all="all" in keep,
+        ahead=1 + (math.ceil(PLAN_S / (save_every * step_s)) if save_every and step_s else 1),
     )
 
 

@@ -56,7 +56,7 @@ def test_a_run_is_stopped_saved_sent_and_proved_before_the_end(
     main(["backup", "pause"])
     now = clock.now()
     # so little time that the autopilot must act within seconds, and enough to finish
-    record.save(workspace, when.When(now.wall + 85, "in 85s", relative=True), now)
+    record.save(workspace, when.When(now.wall + 60, "in 60s", relative=True), now)
     first = keeper.ensure(workspace, idle=600.0)
     wait_for(lambda: status(run)["state"] == "stopped", 90, "the run is stopped")
     first.send(signal.SIGKILL)  # whoever ends the keeper in the middle of it

@@ -209,6 +209,8 @@ class World:
             seconds = min(900.0, max(2.0, slack / 5), max(2.0, (self.end - self.clocks.true) / 3))
             if self.pilot.state.get("phase") == "act" and any(run.live for run in self.runs):
                 seconds = 2.0  # as often as the keeper looks
+            if any(run.live and run.every and "all" in run.keep for run in self.runs):
+                seconds = min(seconds, schedule.PLAN_S)  # each save counts: look about as often as the keeper does
             self._accident()
             self._live(seconds)
 
