@@ -227,7 +227,7 @@ class RunNotice(CellWidget):
         elif snapshot.state == "stopped":
             parts.append((sign, _("stopped at step {step}").format(step=whole(snapshot.step)), Ink.WARNING))
         elif snapshot.state == "done":
-            return [(sign, _("done: the result is in the run's folder final/"), Ink.GOOD)]
+            return [(sign, _("done: m serves it, v reads its answers; the result is in its folder final/"), Ink.GOOD)]
         else:
             return []
         found = snapshot.post_mortem
@@ -239,7 +239,8 @@ class RunNotice(CellWidget):
             if problem.where:
                 parts.append((_("where"), problem.where, Ink.MUTED))
         if snapshot.safe_step is None:
-            parts.append(("", _("no checkpoint was saved: start it again"), Ink.MUTED))
+            if not any(label.isdigit() for label, _text, _ink in parts):  # else a key does that
+                parts.append(("", _("no checkpoint was saved: start it again"), Ink.MUTED))
         else:
             text = _("resume from step {step}").format(step=whole(snapshot.safe_step))
             parts.append(("r", text, Ink.ACCENT))
