@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from engine import journal
 from engine.backup.hashing import Hashes, Stamp
@@ -79,7 +79,8 @@ class ItemRecord:
     def progress(self) -> State:
         """How far it got, whatever stopped it."""
         files = self.files.values()
-        if self.committed and files:
+        known = sum(name not in MANIFESTS for name in self.files)
+        if self.committed and files and known >= self.expected:  # fewer: a line was damaged, and proves nothing
             if all(record.full for record in files):
                 return "VERIFIED_FULL"
             if all(record.verified or record.full for record in files):
@@ -87,7 +88,7 @@ class ItemRecord:
             return "UPLOADED"
         if self.started:
             return "UPLOADING"
-        if self.expected and sum(name not in MANIFESTS for name in self.files) >= self.expected:
+        if self.expected and known >= self.expected:
             return "HASHED"
         return "SEALED"
 
@@ -251,6 +252,8 @@ class Ledger:
         item = self.item(str(event["item"]))
         path = str(event.get("file"))
         if kind == "hashed":
+            if not all(type(event[key]) in kinds for key, kinds in _HASH_FIELDS.items()):
+                return
             new = FileRecord(**{key: event[key] for key in _HASH_FIELDS})
             old = item.files.get(path)
             if old is not None and old.sha256 == new.sha256:
@@ -289,7 +292,9 @@ class Ledger:
         elif kind == "committed":
             item.committed = now
         elif kind == "side":
-            item.side, item.reason = event.get("state"), event.get("reason")
+            state, reason = event.get("state"), event.get("reason")
+            item.side = state if state in get_args(Side) else None
+            item.reason = reason if isinstance(reason, str) else None
         elif kind == "pruned":
             if event.get("file") is None:
                 self.items[event["item"]] = ItemRecord(gone=True)
@@ -327,4 +332,7 @@ class Ledger:
         write_atomic(self.path, b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
 
 
-_HASH_FIELDS = ("size", "mtime_ns", "inode", "sha256", "part_size", "parts", "etag", "md5")
+_HASH_FIELDS: dict[str, tuple[type, ...]] = {
+    "size": (int,), "mtime_ns": (int,), "inode": (int,), "sha256": (str,), "part_size": (int,), "parts": (int,),
+    "etag": (str,), "md5": (str, type(None)),
+}  # fmt: skip

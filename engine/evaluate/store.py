@@ -16,6 +16,21 @@ SAMPLES, SAMPLE = 64, 4096
 WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 
+# What a result holds: a loss, an answer, or what a judge said.
+KINDS: tuple[dict[str, tuple[type, ...]], ...] = (
+    {"key": (str,), "nll": (int, float), "tokens": (int,), "correct": (int,)},
+    {"key": (str,), "text": (str,), "tokens": (int,), "ids": (list,)},
+    {"key": (str,), "said": (str, type(None))},
+)
+
+
+def _is_result(value: Any) -> bool:
+    """Whether a line is a result: a damaged one would change what is measured."""
+    return isinstance(value, dict) and any(
+        all(name in value and type(value[name]) in types for name, types in kind.items()) for kind in KINDS
+    )
+
+
 class Store:
     """Results by key. A line is one write(2) at the end of the file, so that two evaluations may share a store."""
 
@@ -30,9 +45,10 @@ class Store:
         for line in content.splitlines():
             try:
                 value = orjson.loads(line)
-                self.results[value["key"]] = value
-            except (ValueError, TypeError, KeyError):
+            except ValueError:
                 continue  # torn by a kill; it is computed again
+            if _is_result(value):
+                self.results[value["key"]] = value
 
     def add(self, result: dict[str, Any]) -> None:
         """Keep a result; it has its key in `key`."""

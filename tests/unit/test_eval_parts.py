@@ -295,3 +295,21 @@ def test_runs_beside_each_other(workspace: Workspace) -> None:
     assert (row["best_eval_loss"], row["best_eval_step"], row["seconds"], row["gate"]) == (1.0, 3, 4.0, True)
     [pair] = [pair for pair in document["paired"] if pair["metric"] == "exact_match"]
     assert pair["rows"] == 12 and pair["value"] == pytest.approx(9 / 12) and pair["verdict"] == "better"
+
+
+def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
+    good = [
+        {"key": "a", "nll": 1.5, "tokens": 3, "correct": 2},
+        {"key": "b", "text": "x", "tokens": 1, "ended": True, "ids": [1]},
+        {"key": "c", "said": None},
+    ]
+    bad = [
+        {"key": "d", "nll": None, "tokens": 3, "correct": 2},
+        {"key": "e", "nll": 1.5, "tokens": 3, "correct": ["a"]},
+        {"key": "f", "text": 5, "tokens": 1, "ended": True, "ids": [1]},
+        {"key": [], "said": "A"},
+        {"key": "g"},
+    ]
+    path = tmp_path / "store.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in [*bad, *good, []]))
+    assert set(Store(path).results) == {"a", "b", "c"}
