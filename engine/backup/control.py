@@ -75,6 +75,7 @@ class StepWatch:
         self.began = now
         self.limit: float | None = None
         self._looked = now
+        self._ended = False  # the training has: nobody is slowed down any more, and the last uploads have the link
 
     def look(self, now: float, rate: float | None) -> float | None:
         """The limit that training needs now (None: none), given the present rate in bytes per second."""
@@ -82,6 +83,9 @@ class StepWatch:
             return self.limit
         self._looked = now
         before, since = self._step_times()
+        if self._ended:
+            self.limit = None
+            return None
         if before is None or since is None:
             return self.limit
         if since > before * self.RISE and (rate or self.limit):
@@ -105,6 +109,8 @@ class StepWatch:
         since: list[float] = []
         for event in reader.all():
             value, at = event.get("step_time_s"), event.get("time")
+            if event.get("event") in ("start", "end"):
+                self._ended = event["event"] == "end"
             if event.get("event") == "log" and isinstance(value, int | float) and isinstance(at, int | float):
                 (since if at > self.began else before).append(float(value))
         return (median(before[-30:]) if before else None, median(since[-3:]) if since else None)

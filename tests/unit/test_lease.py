@@ -410,3 +410,17 @@ def test_the_header_gives_up_words_before_the_lease() -> None:
     assert found[0] == ("saved at step 5 · 40 steps at risk", "lease 3 h 21 · safe until 18:05")
     assert found[-1] == ("", "lease 3 h 21") and ("40 steps at risk", "lease 3 h 21") in found
     assert candidates(["a"], LeaseLine()) == [("a", "")]
+
+
+def test_a_training_that_ended_slows_no_upload(tmp_path: Path) -> None:
+    """What is sent after the stop has the whole link: the plan reckons with it."""
+    from engine.backup.control import StepWatch
+
+    path = tmp_path / "journal.jsonl"
+    lines = [f'{{"event":"log","time":{at}.0,"step_time_s":{1.0 if at < 20 else 2.0}}}\n' for at in range(10, 40)]
+    path.write_text("".join(lines))
+    watch = StepWatch(path, 20.0)
+    assert watch.look(40.0, 80e6) == 40e6
+    with path.open("a") as file:
+        file.write('{"event":"end","time":41.0}\n')
+    assert watch.look(60.0, 40e6) is None
