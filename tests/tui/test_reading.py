@@ -90,6 +90,8 @@ async def test_a_note_and_the_report(run: RunFolder) -> None:
         await pilot.press("tab")
         await until(lambda: "exact match" in shown(app, "table"), pilot)
         assert "better" in shown(app, "table")
+        head = next(line for line in shown(app, "table").splitlines() if line.startswith("metric"))
+        assert head.split() == ["metric", "base", "tuned", "95", "%", "interval"]
         await pilot.press("tab", "escape")
         await until(lambda: (read_json(folder / "report.json") or {}).get("reading"), pilot)
     told = read_json(folder / "report.json")["reading"]

@@ -236,15 +236,21 @@ class ReadingScreen(Screen[None]):
             text.append(_("no metrics yet"))
         else:
             text.append(words.headline(document) + "\n\n", "bold")
-            width = max(len(words.label(metric["name"])) for metric in document["metrics"])
+            rows = [(_("metric"), _("base"), _("tuned"), _("95 % interval"), "")]
+            tones = ["muted"]
             for metric in document["metrics"]:
                 name, delta = metric["name"], metric["delta"]
-                tone = {"better": "success", "worse": "error"}.get(delta["verdict"], "muted")
-                text.append(f"{words.label(name):<{width}}  ")
-                text.append(f"{words.figure(name, metric['base']['value']):>9}  ")
-                text.append(f"{words.figure(name, metric['tuned']['value']):>9}  ", "bold")
-                text.append(f"{words.interval(name, delta, signed=True):>22}  ", self._muted)
-                text.append(words.verdict(delta) + "\n", self.ftui.rich_color(tone))
+                base, tuned = (words.figure(name, metric[role]["value"]) for role in ("base", "tuned"))
+                unclear = delta["verdict"] == "not_enough_rows"  # in full it is wider than the terminal
+                verdict = _("unclear") if unclear else words.verdict(delta)
+                rows.append((words.label(name), base, tuned, words.interval(name, delta, signed=True), verdict))
+                tones.append({"better": "success", "worse": "error"}.get(delta["verdict"], "muted"))
+            label, *widths = (max(len(row[column]) for row in rows) for column in range(4))
+            for index, (row, tone) in enumerate(zip(rows, tones, strict=True)):
+                text.append(f"{row[0]:<{label}}", "" if index else self._muted)
+                for column, style in enumerate(("", "bold", self._muted) if index else (self._muted,) * 3):
+                    text.append(f"  {row[column + 1]:>{widths[column]}}", style)
+                text.append(f"  {row[4]}\n", self.ftui.rich_color(tone))
             for item in document.get("gates") or []:
                 tone = self.ftui.rich_color("success" if item["passed"] else "error")
                 text.append("\n" + words.gate_line(item), tone)
