@@ -138,7 +138,7 @@ class BackupSource:
                 seconds, price = (seconds or 0.0) * there / steps, None
             steps = there
         if not steps:
-            return _("you would lose nothing of this run"), "good"
+            return _("you would lose no step of this run"), "good"
         parts = [ngettext("{n} step", "{n} steps", steps).format(n=number(steps))]
         if seconds:
             parts.append(duration(seconds))
