@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import logging.handlers
 import tempfile
@@ -25,30 +26,51 @@ def log_file(home: str | None) -> Path:
     return path
 
 
-def record(error: BaseException, home: str | None) -> FtuiError:
-    """Log `error` with its traceback and return what to tell the user."""
-    path = log_file(home)
+class _Handler(logging.handlers.RotatingFileHandler):
+    """Raises what it cannot write: logging itself would print a traceback of that."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called in the `except` of what failed."""
+        raise  # noqa: PLE0704
+
+
+def _log(path: Path, error: BaseException) -> bool:
+    """Append `error` with its traceback; whether that could be written."""
     logger = logging.getLogger("ftui.crash")
     logger.propagate = False
     try:
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4_000_000, backupCount=2)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        logger.error("unexpected error", exc_info=error)
-        logger.removeHandler(handler)
-        handler.close()
-        where: str | None = str(path)
+        handler = _Handler(path, maxBytes=4_000_000, backupCount=2)
     except OSError:
-        where = None  # a full disk must not hide the error itself
+        return False
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        logger.error("unexpected error", exc_info=error)
+        return True
+    except OSError:
+        return False
+    finally:
+        logger.removeHandler(handler)
+        with contextlib.suppress(OSError):
+            handler.close()
+
+
+def record(error: BaseException, home: str | None) -> FtuiError:
+    """Log `error` with its traceback and return what to tell the user."""
+    written = (str(path) for path in (log_file(home), Path(tempfile.gettempdir()) / "ftui.log") if _log(path, error))
+    where = next(written, None)  # a full disk must not hide the error itself
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     if isinstance(error, OSError) and error.strerror:
         named = f" ({error.filename})" if error.filename else ""
         return FtuiError(
-            f"{error.strerror}{named}", where=where, fix=_("free or fix that place; details are in the log"), kind="os"
+            f"{error.strerror}{named}",
+            where=where,
+            fix=_("free or fix that place; details are in the log") if where else _("free or fix that place"),
+            kind="os",
         )
     return FtuiError(
         _("this should not have happened: {reason}").format(reason=reason),
         where=where,
-        fix=_("the log has the details; runs in progress are not affected"),
+        fix=_("the log has the details; runs in progress are not affected") if where else None,
         kind="unexpected",
     )

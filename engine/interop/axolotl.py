@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def _source(draft: Draft, key: str, entry: dict[str, Any]) -> list[str]:
         return [str(file) for file in listed]
     if not isinstance(path, str):
         return []
-    local = path.startswith((".", "/", "~", "$")) or path.lower().endswith(FILES) or (draft.folder / path).exists()
+    local = path.startswith((".", "/", "~", "$")) or path.lower().endswith(FILES) or os.path.exists(draft.folder / path)  # noqa: PTH110 (Path raises for a name that is too long)
     return [path if local or "://" in path else f"hf://{path}"]
 
 

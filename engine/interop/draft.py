@@ -151,7 +151,7 @@ def deepspeed_stage(value: Any, folder: Path) -> tuple[str | None, bool]:
 
     if isinstance(value, str):
         path = folder / value
-        content = read_json(path) if path.is_file() else None
+        content = read_json(path)
         if not isinstance(content, dict):  # only the name is known: `…/zero3_bf16_cpuoffload.json`, `ds_z2_config.json`
             name = Path(value).name.lower()
             stage = next((n for n in ("3", "2") if f"zero{n}" in name or f"z{n}" in name or f"stage{n}" in name), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _anchor(draft: Draft) -> None:
         if isinstance(value, str) and not value.startswith(("/", "~", "$")) and "://" not in value:
             draft.values[key] = str(draft.folder / value)
     model = draft.values.get("model_name_or_path")
-    if isinstance(model, str) and (draft.folder / model).is_dir():
+    if isinstance(model, str) and os.path.isdir(draft.folder / model):  # noqa: PTH112 (Path raises for a name that is too long)
         draft.values["model_name_or_path"] = str((draft.folder / model).resolve())
 
 

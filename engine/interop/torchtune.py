@@ -132,6 +132,15 @@ def _model(draft: Draft) -> None:
     if options.pop("use_dora", False):
         draft.put("use_dora", True)
     attention = options.pop("lora_attn_modules", ["q_proj", "v_proj"])
+    if not isinstance(attention, list):
+        draft.say(
+            "not_carried",
+            "error",
+            _("lora_attn_modules is no list"),
+            _("set lora_target_modules"),
+            "model.lora_attn_modules",
+        )
+        attention = []
     targets = [MODULES.get(str(module), str(module)) for module in attention]
     targets += MLP if options.pop("apply_lora_to_mlp", False) else ()
     targets += ["lm_head"] if options.pop("apply_lora_to_output", False) else []
@@ -145,8 +154,9 @@ def _dataset(draft: Draft) -> None:
     builder, options = _component(draft, "dataset")
     name = builder.rpartition(".")[2]
     source, files = options.pop("source", None), options.pop("data_files", None)
-    if files:
-        draft.put("dataset_path", files if isinstance(files, str) else files[0])
+    file = files[0] if isinstance(files, list) and files else files
+    if isinstance(file, str) and file:
+        draft.put("dataset_path", file)
     elif source and source not in ("json", "csv", "text", "parquet"):
         draft.put("dataset_path", f"hf://{source}")
     elif name in DATASETS:
@@ -174,7 +184,11 @@ def _optimizer(draft: Draft) -> None:
         detail = _("optimizer {name} is not known here").format(name=name)
         draft.say("not_carried", "warning", detail, _("choose `optim`: AdamW is the default"), "optimizer")
     if (rate := options.pop("lr", None)) is not None:
-        draft.put("learning_rate", float(rate))
+        try:
+            draft.put("learning_rate", float(rate))
+        except (TypeError, ValueError, OverflowError):
+            detail = _("optimizer: lr: {value} is no number").format(value=str(rate)[:60])
+            draft.say("not_carried", "error", detail, _("set learning_rate"), "optimizer")
     draft.put("weight_decay", options.pop("weight_decay", None))
     betas = options.pop("betas", None)
     if isinstance(betas, list) and len(betas) == 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from engine.interop.draft import Draft
@@ -44,7 +45,7 @@ def read(draft: Draft) -> None:
             detail = _("a mixture of {n} data sets: the first one is carried").format(n=len(mixture))
             draft.say("not_carried", "error", detail, _("put the files into one folder"), "datasets")
     if name:
-        local = str(name).startswith((".", "/", "~")) or (draft.folder / str(name)).exists()
+        local = str(name).startswith((".", "/", "~")) or os.path.exists(draft.folder / str(name))  # noqa: PTH110 (Path raises for a name that is too long)
         draft.put("dataset_path", str(name) if local else f"hf://{name}")
     for key in SCRIPT:
         if draft.take(key) not in (None, False, "train", "test"):

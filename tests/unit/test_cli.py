@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -218,3 +219,15 @@ def test_a_labeled_line_is_broken_at_words_and_goes_on_below_itself(narrow) -> N
     assert lines[0].startswith("error      word") and len(lines) > 2
     assert all(line.startswith(" " * 11) for line in lines[1:])
     assert all(len(line) <= 60 for line in lines[:-1]) and lines[-1].endswith("a-very-long-path/" * 5)
+
+
+def test_a_log_that_cannot_be_written_shows_no_traceback_of_its_own(tmp_path, monkeypatch, capfd):
+    from tui import crashlog
+
+    monkeypatch.setattr(crashlog, "log_file", lambda home: Path("/dev/full"))
+    monkeypatch.setattr(crashlog.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert crashlog.record(ValueError("x"), None).where == str(tmp_path / "ftui.log")  # the next place
+    monkeypatch.setattr(crashlog.tempfile, "gettempdir", lambda: str(tmp_path / "nowhere"))
+    told = crashlog.record(OSError(28, "No space left on device"), None)
+    assert (told.where, told.what) == (None, "No space left on device") and "log" not in str(told.fix)
+    assert "Traceback" not in "".join(capfd.readouterr())

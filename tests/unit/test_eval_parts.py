@@ -127,15 +127,19 @@ def test_training_data_that_changed_is_no_silent_pass(workspace: Workspace, tmp_
 def test_a_store_survives_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "cache" / "s.jsonl"
     store = Store(path)
-    store.add({"key": "a", "text": "один"})
-    store.add({"key": "b", "text": "two"})
+    results = {
+        key: {"key": key, "text": text, "tokens": 1, "ended": True, "ids": [1]}
+        for key, text in (("a", "один"), ("b", "2"))
+    }
+    for result in results.values():
+        store.add(result)
     store.close()
     os.truncate(path, path.stat().st_size - 5)
     again = Store(path)
     assert list(again.results) == ["a"]
-    again.add({"key": "b", "text": "two"})
+    again.add(results["b"])
     again.close()
-    assert Store(path).results == {"a": {"key": "a", "text": "один"}, "b": {"key": "b", "text": "two"}}
+    assert Store(path).results == results
 
 
 def test_a_fingerprint_changes_with_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

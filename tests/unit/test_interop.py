@@ -319,3 +319,22 @@ def test_what_only_this_program_has_is_refused(tmp_path: Path) -> None:
     loaded = recipe.load(path)
     with pytest.raises(UsageError, match="this program only"):
         export(loaded, recipe.resolve(loaded, num_gpus=1), "trl")
+
+
+@pytest.mark.parametrize("value", [None, -1, True, [], {}, {"a": None}, "x", "A" * 3000, [[None]], 10**400])
+@pytest.mark.parametrize("text", [AXOLOTL, LLAMAFACTORY, TORCHTUNE, TRL], ids=["axolotl", "llamafactory", "tt", "trl"])
+def test_inner_values_of_another_kind_raise_nothing(tmp_path: Path, text: str, value: object) -> None:
+    """What stands inside a mapping, and texts that are too long for a file's name."""
+    given = yaml.safe_load(text)
+    tool = _read(tmp_path, text).tool
+    changed = [{**given, name: value} for name in given]
+    for name, whole in given.items():
+        part = whole[0] if isinstance(whole, list) and whole else whole
+        if isinstance(part, dict):
+            inner = [{**part, key: value} for key in [*part, "lr", "data_files"]]
+            changed += [{**given, name: [new] if isinstance(whole, list) else new} for new in inner]
+    for document in changed:
+        try:
+            _read(tmp_path, yaml.safe_dump(document, width=10**6), tool)
+        except UsageError:
+            pass

@@ -145,3 +145,20 @@ def test_a_run_with_a_damaged_resolved_recipe_is_refused(house: Path, capsys: py
     (run / "resolved.json").write_text("{}")
     assert main(["export", "a", "--to", "slurm", "--dry-run"]) == 2
     assert "resolved.json is missing or damaged" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_leaves_nothing_half_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import files
+
+    (tmp_path / "r.yaml").write_text("model_name_or_path: builtin:tiny\ndataset_path: builtin:support\n")
+
+    def full(path: Path, *_args: object, **_more: object) -> None:
+        path.write_text("a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    assert main(["export", str(tmp_path / "r.yaml"), "--to", "slurm", "--out", str(tmp_path / "job")]) == 1
+    assert "the job cannot be written: No space left" in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
-from engine.errors import UsageError
+from engine.errors import FtuiError, UsageError
 from engine.text import _
 from tui.output import Output
 
@@ -49,9 +50,18 @@ def run(args: argparse.Namespace, out: Output) -> int:
                 fix=_("give another place with --out"),
                 kind="exists",
             )
-        folder.mkdir(parents=True)
-        for name, text in files.items():
-            write_atomic(folder / name, text.encode(), durable=False, mode=0o755 if name.endswith(".sh") else 0o644)
+        try:
+            folder.mkdir(parents=True)
+            for name, text in files.items():
+                write_atomic(folder / name, text.encode(), durable=False, mode=0o755 if name.endswith(".sh") else 0o644)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)  # ours: it was not there
+            raise FtuiError(
+                _("the job cannot be written: {reason}").format(reason=error.strerror or error),
+                where=str(folder),
+                fix=_("give another place with --out"),
+                kind="write",
+            ) from error
     if out.as_json:
         out.json({"to": args.to, "path": str(folder.absolute()), "written": not args.dry_run, "files": files})
         return 0
