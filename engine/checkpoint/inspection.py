@@ -207,7 +207,10 @@ class Inspection:
                 detail = detail.format(folder=self.step, step=str(told)[:20])
                 self.problems.add("step_mismatch", "error", detail, "trainer_state.json")
         # A step whose numbers overflowed in fp16 is none to the schedule.
-        if isinstance(self._scheduled, int) and self._scheduled != self.step and "scaler.pt" not in self.files:
+        # accelerate's schedule takes as many steps at once as there are ranks, where it was prepared by it.
+        ranks = sum(name.startswith("rng_state_") for name in self.files) or 1
+        told = self._scheduled if isinstance(self._scheduled, int) else self.step
+        if told not in (self.step, (self.step or 0) * ranks) and "scaler.pt" not in self.files:
             detail = _("the folder says {folder}, the learning rate's schedule is at {step}")
             detail = detail.format(folder=self.step, step=self._scheduled)
             self.problems.add("step_mismatch", "warning", detail, "scheduler.pt")

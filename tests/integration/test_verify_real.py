@@ -27,9 +27,8 @@ def test_what_the_libraries_write(tmp_path):
         (folder / "trainer_state.json").write_text(json.dumps(state))
         (folder / "config.json").write_text(json.dumps({"hidden_size": 64}))
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
-        torch.save(
-            torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _step: 1.0).state_dict(), folder / "scheduler.pt"
-        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _step: 1.0).state_dict()
+        torch.save({**schedule, "last_epoch": step}, folder / "scheduler.pt")
         rng = {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.random.get_rng_state()}
         torch.save(rng, folder / "rng_state.pth")
         return folder
@@ -104,7 +103,10 @@ def test_what_the_libraries_write(tmp_path):
 
     folder = checkpoint(17)
     save_file(weights, folder / "model.safetensors")
-    torch.save({"exp_avg": torch.full((3,), float("nan"))}, folder / "optimizer.pt")
+    torch.save(
+        {"state": {0: {"exp_avg": torch.full((3,), float("nan"))}}, "param_groups": [{"params": [0]}]},
+        folder / "optimizer.pt",
+    )
     bad[17] = "non_finite_weights"
 
     found = {entry.step: entry for entry in verify.verify(tmp_path).checkpoints}

@@ -77,7 +77,7 @@ def test_new_run(snap_compare, workspace: Workspace, size: tuple[int, int]) -> N
     some_runs(workspace)
 
     async def broken_recipe(app, pilot) -> None:
-        await pilot.press("n", "up")
+        await pilot.press("n", "down")
         await until(lambda: "learning_rate" in str(app.screen.query_one("#findings").content), pilot)
         await pilot.pause(0.1)
 

@@ -13,7 +13,7 @@ _OURS = re.compile(rb"^(?:method|model_name_or_path|dataset_path)\s*:", re.MULTI
 
 
 def known(folder: Path | None = None) -> list[str]:
-    """The built-in recipes, then the files of a folder (the present one) as `./name`."""
+    """The demo, the files of a folder (the present one) as `./name`, then the other built-in recipes."""
     from engine import recipe
 
     try:
@@ -21,7 +21,8 @@ def known(folder: Path | None = None) -> list[str]:
     except OSError:
         files = []
     ours = (f"./{path.name}" for path in files if _looks_like_one(path))
-    return [*recipe.names(), *itertools.islice(ours, MOST_FILES)]
+    first, *others = recipe.names()
+    return [first, *itertools.islice(ours, MOST_FILES), *others]
 
 
 def _looks_like_one(path: Path) -> bool:
