@@ -30,7 +30,7 @@ def main(argv: list[str]) -> NoReturn:
 
     def interrupted() -> None:
         with contextlib.suppress(Exception):
-            events.append("end", step=program.step if program else 0, outcome="stopped", saved_step=None)
+            events.append("end", step=program.step if program else rank.begins_at, outcome="stopped", saved_step=None)
 
     signals.install(interrupted)
     from engine.train import failure, job, rows, sharding
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> NoReturn:
         os._exit(0)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the error file must tell
         traceback.print_exc()
-        step = program.reached() if program else 0
+        step = program.reached() if program else rank.begins_at
         failure.record(rank, failure.explain(error, step), step, error)
         events.append("end", step=step, outcome="failed", saved_step=None)
         events.sync()

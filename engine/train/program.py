@@ -43,7 +43,7 @@ class Program:
         self.rank = job.rank
         self.events = events
         self.signals = signals
-        self.step = 0
+        self.step = job.rank.begins_at
         self._journal: JournalCallback | None = None
 
     def reached(self) -> int:

@@ -41,6 +41,12 @@ class Rank:
         return self.index == 0
 
     @property
+    def begins_at(self) -> int:
+        """The step that this attempt goes on from, by the name of its checkpoint; 0 for a fresh start."""
+        number = self.resume_from.name.rpartition("-")[2] if self.resume_from else ""
+        return int(number) if number.isdecimal() else 0
+
+    @property
     def log(self) -> Path:
         return self.run.logs / f"rank-{self.index}.log"
 

@@ -228,3 +228,11 @@ def test_each_task_takes_rows_of_its_own_form(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error:
             list(rows.read([written(tmp_path, value)], task=task))
         assert f"task: {task}" in error.value.what
+
+
+def test_an_attempt_that_ends_before_it_trains_stands_where_it_was_resumed(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    steps = [
+        Rank(run, 0, 0, 1, 2, path).begins_at for path in (None, tmp_path / "checkpoint-11", tmp_path / "elsewhere")
+    ]
+    assert steps == [0, 11, 0]
