@@ -76,7 +76,9 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, durable: bool = 
         finally:
             os.close(fd)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # a full disk must be named
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,9 +226,9 @@ def test_a_log_that_cannot_be_written_shows_no_traceback_of_its_own(tmp_path, mo
     from tui import crashlog
 
     monkeypatch.setattr(crashlog, "log_file", lambda home: Path("/dev/full"))
-    monkeypatch.setattr(crashlog.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(crashlog, "tempfile", SimpleNamespace(gettempdir=lambda: str(tmp_path)))
     assert crashlog.record(ValueError("x"), None).where == str(tmp_path / "ftui.log")  # the next place
-    monkeypatch.setattr(crashlog.tempfile, "gettempdir", lambda: str(tmp_path / "nowhere"))
+    monkeypatch.setattr(crashlog, "tempfile", SimpleNamespace(gettempdir=lambda: str(tmp_path / "nowhere")))
     told = crashlog.record(OSError(28, "No space left on device"), None)
     assert (told.where, told.what) == (None, "No space left on device") and "log" not in str(told.fix)
     assert "Traceback" not in "".join(capfd.readouterr())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -114,3 +115,20 @@ def test_end_all_wakes_what_was_stopped() -> None:
     assert process.end_all(lambda: [target] if target.alive() else [], grace=30)
     assert time.monotonic() - started < 10
     assert child.wait() == -signal.SIGTERM
+
+
+def test_a_write_that_fails_names_its_file_and_keeps_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import files
+
+    def full(_fd: int, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "a.json"
+    path.write_text("1")
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(OSError) as raised:
+        files.write_json(path, 2)
+    assert raised.value.filename == str(path)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.json", "1")]
