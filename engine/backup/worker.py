@@ -21,6 +21,7 @@ from engine.backup.backup import Pass, run_lock
 from engine.backup.jobs import AuthNeeded, Limits
 from engine.backup.ledger import Ledger
 from engine.backup.policy import Policy
+from engine.backup.progress import Progress
 from engine.backup.rclone import Daemon
 from engine.backup.remote import config_of
 from engine.backup.status import policy_of
@@ -118,8 +119,10 @@ class Worker:
             if policy is None:
                 _note(run, before)
                 return 0
-            self.watch = control.StepWatch(run.journal, time.time())
-            outcome = Pass(self.workspace, run, policy, self._daemon(policy), limits=Limits(look=self._look)).go()
+            self.watch, self._rate = control.StepWatch(run.journal, time.time()), None
+            limits = Limits(look=self._look)
+            daemon = self._daemon(policy)
+            outcome = Pass(self.workspace, run, policy, daemon, limits=limits, on_progress=self._told).go()
             log.info("%s: sent %d bytes in %.1f s, ok %s", run.name, outcome.sent_bytes, outcome.seconds, outcome.ok)
             for problem in outcome.problems:
                 log.warning("%s: %s", run.name, problem)
@@ -140,6 +143,11 @@ class Worker:
         finally:
             lock.release()
         return 1
+
+    def _told(self, progress: Progress) -> None:
+        """Keep the rate: the limit that spares training begins from it."""
+        band = progress.rate.band()
+        self._rate = band.mid if band is not None else self._rate
 
     def _look(self) -> tuple[bool, float | None]:
         """Paused or not, and the limit: the user's wish, and what training needs."""

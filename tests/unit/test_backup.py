@@ -16,11 +16,12 @@ from engine.backup import control, forecast, hashing, items, protect, remotes, v
 from engine.backup.hashing import Changed, Hashes, Stamp, hash_file
 from engine.backup.ledger import FileRecord, Ledger, file_name
 from engine.backup.policy import of_run
+from engine.backup.progress import Progress
 from engine.backup.providers import PROVIDERS
 from engine.backup.rclone import cause_of, scrubbed
 from engine.backup.remote import Seen
 from engine.backup.status import at_risk, effective
-from engine.backup.worker import due, pending, signature
+from engine.backup.worker import Worker, due, pending, signature
 from engine.errors import UsageError
 from engine.files import write_json
 from engine.recipe.backup import parse, rate
@@ -386,6 +387,22 @@ def test_training_goes_first(tmp_path: Path) -> None:
     assert watch.look(53.0, 40e6) == 20e6
     journal(*calm, (50.0, 1.0), (55.0, 1.0), (60.0, 1.0))
     assert watch.look(64.0, 20e6) == 25e6
+
+
+def test_an_upload_slows_down_for_training(tmp_path: Path) -> None:
+    """The worker hears the rate from the upload itself, and halves it when steps take longer."""
+    path = tmp_path / "journal.jsonl"
+    times = [(float(t), 1.0) for t in range(20)] + [(25.0, 1.5), (28.0, 1.5)]
+    path.write_text("".join(f'{{"event":"log","time":{t},"step_time_s":{s}}}\n' for t, s in times))
+    worker = Worker(Workspace(tmp_path).prepare())
+    worker.watch = control.StepWatch(path, 20.0)
+    assert worker._look() == (False, None)  # nothing is known of the rate yet
+    progress = Progress(tmp_path / "progress", "s3:b")
+    for second in range(12):
+        progress.rate.add(float(second), second * 8e6)
+    worker._told(progress)
+    worker.watch = control.StepWatch(path, 20.0)
+    assert worker._look() == (False, pytest.approx(4e6, rel=0.05))
 
 
 def test_due_only_when_something_changed(house: Path) -> None:
