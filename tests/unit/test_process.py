@@ -131,4 +131,4 @@ def test_a_write_that_fails_names_its_file_and_keeps_the_old_content(
     with pytest.raises(OSError) as raised:
         files.write_json(path, 2)
     assert raised.value.filename == str(path)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.json", "1")]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir() if p.is_file()] == [("a.json", "1")]
