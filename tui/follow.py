@@ -138,7 +138,9 @@ def watched(event: dict[str, Any]) -> str | None:
         return _("step {step}: {what}: {action}").format(step=step, what=what, action=action)
     if name == "given_up":
         reasons = {
-            "same_step": _("it failed at step {step} twice: not tried again"),
+            "same_step": _("it failed at step {step} twice: not tried again")
+            if _figure(event, "step") is not None
+            else _("it failed before training began: not tried again"),
             "limit": _("it was restarted often enough: not tried again"),
             "final": _("another try would end the same way"),
         }

@@ -125,3 +125,9 @@ def test_a_stop_without_a_save_says_what_is_lost_and_how_to_go_on(run, capsys, s
     )
     assert follow(run, Output()) == 1
     assert said in capsys.readouterr().err
+
+
+def test_what_failed_before_its_first_step_did_not_fail_twice() -> None:
+    event = {"event": "given_up", "reason": "same_step"}
+    assert describe({**event, "step": None}) == "it failed before training began: not tried again"
+    assert describe({**event, "step": 7}) == "it failed at step 7 twice: not tried again"
