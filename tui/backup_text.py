@@ -239,7 +239,7 @@ def show_restoring(plan: Plan, out: Output) -> None:
         revision = plan.base.get("revision")
         out.note(
             _("the base model is not in a backup: {name} must be here too").format(
-                name=f"{base}@{revision}" if revision else base
+                name=f"{base}@{revision}" if revision and not base.startswith("/") else base
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from engine import journal
@@ -75,9 +76,28 @@ def resume(
         chosen, skipped = choice.choose(run.checkpoints, step=step)
         if chosen is None:
             raise nothing_to_resume(run, step, skipped)
+        need_base(run)
         return _go_on(run, lock, state, chosen, skipped, gpus, values, python, restarts, force)
     finally:
         lock.release()
+
+
+def need_base(run: RunFolder) -> None:
+    """Stop a resume without the folder of its base model, which backups do not hold, before it takes GPUs.
+
+    Raises:
+        UsageError: the folder is not there.
+    """
+    from engine.recipe import paths
+
+    name = (run.read_resolved().get("recipe") or {}).get("model_name_or_path")
+    if isinstance(name, str) and paths.is_path("model_name_or_path", name) and not Path(name).is_dir():
+        raise UsageError(
+            _("the base model of {run} is not here").format(run=run.name),
+            where=name,
+            fix=_("bring the folder to this path; a symbolic link will do"),
+            kind="missing_model",
+        )
 
 
 def _go_on(
