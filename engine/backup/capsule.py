@@ -83,7 +83,8 @@ def plan(remote: Remote, *, step: int | None = None, everything: bool = False) -
             kind="no_backup",
         )
     document = _read_manifest(remote, "BACKUP.json")
-    result = Plan(remote.path, str(document.get("run") or "run"), [], [], [], document.get("base") or {})
+    base = document.get("base")
+    result = Plan(remote.path, str(document.get("run") or "run"), [], [], [], base if isinstance(base, dict) else {})
     result.named = {str(k): str(v) for k, v in (document.get("named") or {}).items()}
     result.files += [_file(name, name, known) for name, known in document["files"].items()]
     result.manifests["BACKUP.json"] = document["raw"]
@@ -156,6 +157,7 @@ def _read_manifest(remote: Remote, path: str) -> dict[str, Any]:
             manifest.is_inside(name) and isinstance(known["size"], int) and isinstance(known["sha256"], str)
             for name, known in document["files"].items()
         )
+        good = good and isinstance(document.get("named") or {}, dict) and isinstance(document.get("step") or 0, int)
     except (ValueError, KeyError, TypeError):
         good = False
     if not good:

@@ -79,7 +79,7 @@ def read(folder: Path) -> Manifest | None:
 
 def is_inside(name: str) -> bool:
     """Whether a path of a manifest stays inside its checkpoint."""
-    return not name.startswith("/") and (".." not in name or ".." not in name.split("/"))
+    return not name.startswith("/") and "\0" not in name and (".." not in name or ".." not in name.split("/"))
 
 
 def _hash_and_sync(path: Path) -> dict[str, Any]:

@@ -8,21 +8,23 @@ import os
 import random
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from engine import recipe, settings
-from engine.backup import control, forecast, hashing, items, protect, remotes, verify
+from engine.backup import capsule, control, forecast, hashing, items, protect, remotes, verify
 from engine.backup.hashing import Changed, Hashes, Stamp, hash_file
 from engine.backup.ledger import FileRecord, Ledger, file_name
 from engine.backup.policy import of_run
 from engine.backup.progress import Progress
 from engine.backup.providers import PROVIDERS
 from engine.backup.rclone import cause_of, scrubbed
-from engine.backup.remote import Seen
+from engine.backup.remote import Remote, Seen
 from engine.backup.status import at_risk, effective
 from engine.backup.worker import Worker, due, pending, signature
-from engine.errors import UsageError
+from engine.errors import GateError, UsageError
 from engine.files import write_json
 from engine.recipe.backup import parse, rate
 from engine.workspace import Workspace
@@ -449,3 +451,17 @@ def test_a_line_with_values_of_wrong_kinds_proves_nothing(tmp_path: Path, field:
     ledger = Ledger(tmp_path, "r:x")
     assert not ledger.item("final").safe and set(ledger.item("final").files) == {"b"}
     assert (ledger.item("run").side, ledger.item("run").reason) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "good"), [({"base": [[]]}, True), ({"named": ["x"]}, False), ({"files": {"../x": {}}}, False), ({}, True)]
+)
+def test_a_damaged_manifest_at_the_remote_is_named(part: dict[str, object], good: bool) -> None:
+    files = {"recipe.yaml": {"size": 1, "sha256": "x"}}
+    document = json.dumps({"format": 1, "run": "a", "files": files, "base": {}, **part}).encode()
+    remote = SimpleNamespace(path="r:x", listing=lambda: {"BACKUP.json": None}, read=lambda _path: document)
+    if good:
+        assert capsule.plan(cast("Remote", remote)).base == {}
+        return
+    with pytest.raises(GateError, match="cannot be read there"):
+        capsule.plan(cast("Remote", remote))

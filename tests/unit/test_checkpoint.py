@@ -159,10 +159,11 @@ def test_after_a_return_to_an_earlier_step_the_new_line_is_the_newest(box: Path)
     assert ledger.newest(box, step=55) is None
 
 
-def test_a_hostile_manifest_cannot_point_outside(box: Path) -> None:
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b", "a\0b"])
+def test_a_hostile_manifest_cannot_point_outside(box: Path, name: str) -> None:
     folder = sealed(box, 1)
     document = json.loads((folder / "MANIFEST.json").read_text())
-    document["files"]["../../etc/passwd"] = {"size": 1, "sha256": "x"}
+    document["files"][name] = {"size": 1, "sha256": "x"}
     (folder / "MANIFEST.json").write_text(json.dumps(document))
     assert manifest.read(folder) is None
     assert ledger.newest(box) is None
