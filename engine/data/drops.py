@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from engine.errors import FtuiError
+from engine.files import read_regular
 from engine.text import _
 
 NAME = "dropped_rows.jsonl"
@@ -40,7 +41,7 @@ def read(workspace: Path) -> frozenset[str]:
     """
     path = workspace / NAME
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError:
         return frozenset()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -126,3 +127,9 @@ def test_what_crosses_a_border():
         border.crossed(found, None)
     )
     assert "No id" in border.sentence(border.crossed({"pii.email": 3}, "FR"))
+
+
+def test_a_pipe_in_place_of_the_list_of_dropped_rows_is_an_error_at_once(tmp_path):
+    os.mkfifo(tmp_path / drops.NAME)
+    with pytest.raises(FtuiError):
+        drops.read(tmp_path)
