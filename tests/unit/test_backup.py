@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import stat
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from engine import recipe, settings
-from engine.backup import capsule, control, forecast, hashing, items, protect, remotes, verify
+from engine.backup import control, forecast, hashing, items, protect, remotes, verify
 from engine.backup.hashing import Changed, Hashes, Stamp, hash_file
-from engine.backup.ledger import FileRecord, Ledger, file_name
+from engine.backup.ledger import FileRecord, Ledger
 from engine.backup.policy import of_run
 from engine.backup.progress import Progress
 from engine.backup.providers import PROVIDERS
 from engine.backup.rclone import cause_of, scrubbed
-from engine.backup.remote import Remote, Seen
+from engine.backup.remote import Seen
 from engine.backup.status import at_risk, effective
 from engine.backup.worker import Worker, due, pending, signature
-from engine.errors import GateError, UsageError
+from engine.errors import UsageError
 from engine.files import write_json
 from engine.recipe.backup import parse, rate
 from engine.workspace import Workspace
@@ -431,37 +428,3 @@ def test_at_risk_counts_what_is_only_here(house: Path) -> None:
     assert at_risk(run, effective(run))["steps"] == 29, "sent, not proved"
     ledger.verified("checkpoints/checkpoint-20", "a", "etag")
     assert at_risk(run, effective(run)) == {"steps": 9, "seconds": 18.0, "step": 20, "money": None}
-
-
-@pytest.mark.parametrize("field", [{"size": None}, {"size": ["a"]}, {"sha256": 5}, {"parts": True}, {"etag": None}])
-def test_a_line_with_values_of_wrong_kinds_proves_nothing(tmp_path: Path, field: dict[str, object]) -> None:
-    whole = {"size": 1, "mtime_ns": 1, "inode": 1, "sha256": "x", "part_size": 1, "parts": 1, "etag": "e", "md5": None}
-    lines = [
-        {"event": "hashed", "time": 1.0, "item": "final", "file": "a", **whole, **field},
-        {"event": "uploaded", "time": 2.0, "item": "final", "file": "a", "etag": "e"},
-        {"event": "hashed", "time": 1.0, "item": "final", "file": "b", **whole},
-        {"event": "uploaded", "time": 2.0, "item": "final", "file": "b", "etag": "e"},
-        {"event": "committed", "time": 3.0, "item": "final"},
-        {"event": "verified", "time": 4.0, "item": "final", "file": "a", "how": "full"},
-        {"event": "verified", "time": 4.0, "item": "final", "file": "b", "how": "full"},
-        {"event": "item", "time": 4.0, "item": "final", "files": 2},
-        {"event": "side", "time": 5.0, "item": "run", "state": 7, "reason": []},
-    ]
-    (tmp_path / file_name("r:x")).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ledger = Ledger(tmp_path, "r:x")
-    assert not ledger.item("final").safe and set(ledger.item("final").files) == {"b"}
-    assert (ledger.item("run").side, ledger.item("run").reason) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("part", "good"), [({"base": [[]]}, True), ({"named": ["x"]}, False), ({"files": {"../x": {}}}, False), ({}, True)]
-)
-def test_a_damaged_manifest_at_the_remote_is_named(part: dict[str, object], good: bool) -> None:
-    files = {"recipe.yaml": {"size": 1, "sha256": "x"}}
-    document = json.dumps({"format": 1, "run": "a", "files": files, "base": {}, **part}).encode()
-    remote = SimpleNamespace(path="r:x", listing=lambda: {"BACKUP.json": None}, read=lambda _path: document)
-    if good:
-        assert capsule.plan(cast("Remote", remote)).base == {}
-        return
-    with pytest.raises(GateError, match="cannot be read there"):
-        capsule.plan(cast("Remote", remote))
