@@ -161,25 +161,16 @@ def read_plan(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _is_plan(document: dict[str, Any]) -> bool:
-    """Whether what is shown of a plan is there, of the right kinds."""
-    try:
-        result = document["result"]
-        time, correction = result["time"], result.get("corrected_by")
-        known = [result["per_gpu"]["needs_gb"]]
-        known += [
-            value
-            for value in (
-                time.get("hours"), time.get("high"), time.get("tokens_per_s_total"), document.get("useful_share"),
-            )
-            if value is not None
-        ]  # fmt: skip
-        return (
-            isinstance(document["request"], dict)
-            and all(isinstance(value, int | float) for value in known)
-            and (correction is None or isinstance(correction, dict))
-        )
-    except (KeyError, TypeError, AttributeError):
+    """Whether what is there of a plan is of the right kinds; an older one may hold less."""
+    result = document.get("result")
+    if not isinstance(result, dict) or not isinstance(document.get("request", {}), dict):
         return False
+    time, memory = result.get("time") or {}, result.get("per_gpu") or {}
+    if not all(isinstance(part, dict) for part in (time, memory, result.get("corrected_by") or {})):
+        return False
+    known = [memory.get("needs_gb"), memory.get("device_gb"), document.get("useful_share")]
+    known += [time.get(key) for key in ("hours", "high", "tokens_per_s_total")]
+    return all(isinstance(value, int | float | None) for value in known)
 
 
 def _drill(run: RunFolder) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ class Served:
     def spec(self) -> dict[str, Any]:
         """What it was started with."""
         document = read_json(self.folder / "spec.json")
-        return document if isinstance(document, dict) else {}
+        return document if isinstance(document, dict) and _is_spec(document) else {}
 
     @property
     def log(self) -> Path:
@@ -67,7 +67,9 @@ class Served:
     def state(self) -> dict[str, Any]:
         """state.json; `lost` where its supervisor is gone without having said so."""
         document = read_json(self.folder / "state.json")
-        state = document if isinstance(document, dict) else {"state": "lost"}
+        if not isinstance(document, dict) or not isinstance(document.get("state"), str):
+            return {"state": "lost"}
+        state: dict[str, Any] = document
         if state.get("state") in LIVE and not self._alive(state):
             return {**state, "state": "lost"}
         return state
@@ -83,6 +85,21 @@ class Served:
             return process is not None and process.alive()
         except (KeyError, TypeError, ValueError):
             return False
+
+
+def _is_spec(document: dict[str, Any]) -> bool:
+    """Whether a spec.json says what is needed of a server, in the right kinds."""
+    texts = all(isinstance(document.get(key), str) for key in ("engine", "host", "model", "served", "tuned"))
+    adapters = document.get("adapters")
+    return (
+        texts
+        and isinstance(document.get("port"), int)
+        and isinstance(document.get("fit"), dict)
+        and isinstance(document.get("argv"), list)
+        and isinstance(document.get("env"), dict)
+        and isinstance(adapters, list)
+        and all(isinstance(adapter, dict) and isinstance(adapter.get("name"), str) for adapter in adapters)
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +125,7 @@ def folder_of(workspace: Workspace) -> Path:
 def listing(workspace: Workspace) -> list[Served]:
     """All servers of a workspace, by name."""
     with contextlib.suppress(OSError):
-        return [Served(path) for path in sorted(folder_of(workspace).iterdir()) if (path / "spec.json").is_file()]
+        return [served for path in sorted(folder_of(workspace).iterdir()) if (served := Served(path)).spec]
     return []
 
 

@@ -243,6 +243,21 @@ def test_a_server_whose_supervisor_is_gone_is_lost(tmp_path: Path) -> None:
     assert launch.stop(served)
 
 
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"engine": 3}', "null"])
+@pytest.mark.parametrize("name", ["spec.json", "state.json"])
+def test_a_damaged_folder_spoils_no_other(tmp_path: Path, name: str, text: str) -> None:
+    good = _served(tmp_path)
+    other = tmp_path / "serve/other"
+    other.mkdir()
+    for path in good.folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    (other / name).write_text(text)
+    listed = launch.listing(Workspace(tmp_path))
+    assert [served.name for served in listed] == (["mine", "other"] if name == "state.json" else ["mine"])
+    assert {served.state()["state"] for served in listed} == {"lost"}
+    assert all(launch.stop(served) for served in listed)
+
+
 async def _ask(
     front: Front, path: str, body: bytes = b"", key: str | None = None, method: str = "POST"
 ) -> tuple[int, Any]:

@@ -166,10 +166,12 @@ def _planned(plan: dict[str, Any]) -> str:
     from engine.text import duration, number
 
     result = plan["result"]
-    needs = number(result["per_gpu"]["needs_gb"], 1)
-    on_cpu = plan["request"].get("gpu") == CPU
-    parts = [(_("{gb} GB of host memory") if on_cpu else _("{gb} GB a GPU")).format(gb=needs)]
-    time = result["time"]
+    on_cpu = plan.get("request", {}).get("gpu") == CPU
+    parts = []
+    if (needs := (result.get("per_gpu") or {}).get("needs_gb")) is not None:
+        text = _("{gb} GB of host memory") if on_cpu else _("{gb} GB a GPU")
+        parts.append(text.format(gb=number(needs, 1)))
+    time = result.get("time") or {}
     if time.get("tokens_per_s_total") and plan.get("useful_share"):
         rate = time["tokens_per_s_total"] * plan["useful_share"]
         parts.append(_("{rate} tokens/s").format(rate=number(rate)))

@@ -64,7 +64,8 @@ class CheckpointSource:
             return
         self._problem, self._policy = "", plan.policy
         pinned = pins.read(self.run.path) or set()
-        drills = {event.get("step"): event.get("passed") for event in journal.read_all(self.run.path / "drills.jsonl")}
+        found = journal.read_all(self.run.path / "drills.jsonl")
+        drills = {event["step"]: event.get("passed") for event in found if isinstance(event.get("step"), int)}
         extras = [self._backup.cells, *(add(self.run) for add in EXTRA_COLUMNS)]
         newest = next((v.entry for v in reversed(plan.verdicts) if v.entry.resumable), None)
         rows = []
