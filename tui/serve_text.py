@@ -179,7 +179,8 @@ def card(served: Served) -> list[tuple[str, str]]:
     spec = served.spec
     return [
         (_("on your own machine: the tunnel"), handoff.tunnel(spec)),
-        (_("a first request"), handoff.curl(served, spec)),
+        (_("there: the key"), handoff.key(served)),
+        (_("a first request on this server"), handoff.curl(served, spec)),
         (_("from Python"), handoff.client(served, spec)),
         (_("where the key is"), str(served.key_file)),
     ]

@@ -12,17 +12,28 @@ from typing import Any
 
 from engine.serve.launch import Served
 
+KEY = "FTUI_KEY"
+
 
 def tunnel(spec: dict[str, Any]) -> str:
     """The line to type on one's own machine."""
+    return f"ssh -N -L {spec['port']}:127.0.0.1:{spec['port']} {_here()}"
+
+
+def key(served: Served) -> str:
+    """The line that brings the key to one's own machine, into the environment of a shell."""
+    return f"export {KEY}=$(ssh {_here()} cat {shlex.quote(str(served.key_file))})"
+
+
+def _here() -> str:
+    """How this server is reached: by the address that the SSH session came to, else by its name."""
     address = os.environ.get("SSH_CONNECTION", "").split()
     host = address[2] if len(address) == 4 else socket.gethostname()
-    user = getpass.getuser()
-    return f"ssh -N -L {spec['port']}:127.0.0.1:{spec['port']} {user}@{host}"
+    return f"{getpass.getuser()}@{host}"
 
 
 def curl(served: Served, spec: dict[str, Any], prompt: str = "Hello!") -> str:
-    """A first request; the key is read from its file by the shell."""
+    """A first request from this server; the key is read from its file by the shell."""
     body = {"model": spec["tuned"], "messages": [{"role": "user", "content": prompt}]}
     return " ".join(
         [
@@ -37,10 +48,11 @@ def curl(served: Served, spec: dict[str, Any], prompt: str = "Hello!") -> str:
 
 
 def client(served: Served, spec: dict[str, Any]) -> str:
-    """A few lines of Python with the OpenAI client."""
+    """A few lines of Python with the OpenAI client; the key comes from the environment."""
     return f"""\
+import os
 from openai import OpenAI
-client = OpenAI(base_url="{served.url}/v1", api_key=open({str(served.key_file)!r}).read().strip())
+client = OpenAI(base_url="{served.url}/v1", api_key=os.environ["{KEY}"])
 answer = client.chat.completions.create(model={spec["tuned"]!r}, messages=[{{"role": "user", "content": "Hello!"}}])
 print(answer.choices[0].message.content)
 """

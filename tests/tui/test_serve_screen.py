@@ -103,6 +103,7 @@ def serving(workspace: Workspace, port: int, *, name: str = "support", state: st
         "model": str(workspace.root.parent / "base"), "served": "base", "tuned": name, "key_variable": "VLLM_API_KEY",
         "adapters": [{"name": name, "path": str(workspace.root.parent / "support"), "rank": 4}],
         "fit": {"weights": 2_000, "max_length": 64, "tensor_parallel": 1, "room": 11_200_000_000},
+        "argv": ["/v/python", "-m", "vllm"], "env": {},
     }  # fmt: skip
     write_json(folder / "spec.json", {**document, **spec})
     supervisor = ProcessId.current().to_json()

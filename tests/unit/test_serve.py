@@ -225,7 +225,8 @@ def test_lines_to_copy_hold_no_key(tmp_path: Path) -> None:
     served = _served(tmp_path)
     spec = served.spec
     texts = [f(served, spec) for f in (handoff.curl, handoff.client, handoff.systemd, handoff.compose)]
-    assert not any("ftui-secret" in text for text in [*texts, handoff.tunnel(spec)])
+    assert not any("ftui-secret" in text for text in [*texts, handoff.tunnel(spec), handoff.key(served)])
+    assert str(served.key_file) in handoff.key(served) and handoff.KEY in handoff.client(served, spec)
     words = shlex.split(handoff.curl(served, spec))
     assert json.loads(words[-1])["model"] == "it's mine"
     compile(handoff.client(served, spec), "client", "exec")

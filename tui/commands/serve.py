@@ -198,6 +198,7 @@ def document(served: Served, checked: Check | None) -> dict[str, Any]:
         "fit": spec["fit"],
         "tunnel": handoff.tunnel(spec),
         "curl": handoff.curl(served, spec),
+        "key": handoff.key(served),
         "check": checked.to_json() if checked is not None else None,
     }
 
@@ -223,11 +224,11 @@ def show(served: Served, checked: Check | None, out: Output) -> None:
     out.field(_("key"), str(served.key_file))
     out.field(_("log"), str(served.log))
     out.line()
-    out.line(_("from your own machine:"), "dim")
-    out.line(handoff.tunnel(spec))
-    out.line(_("then:"), "dim")
+    out.line(_("on this server:"), "dim")
     out.line(handoff.curl(served, spec))
-    out.line(_("or:"), "dim")
+    out.line(_("from your own machine: the tunnel, and in another shell the key and a client"), "dim")
+    out.line(handoff.tunnel(spec))
+    out.line(handoff.key(served))
     out.line(handoff.client(served, spec).rstrip())
     out.note(_("  `ftui serve {name} --stop` ends it").format(name=served.name))
 
