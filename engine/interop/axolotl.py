@@ -105,7 +105,9 @@ def read(draft: Draft) -> None:
         optimizer(draft, "optimizer")
     draft.ignore(PLUMBING, _("{key} changes nothing here"))
     if any(draft.given.get(key) for key in ("wandb_project", "mlflow_experiment_name", "use_tensorboard")):
-        draft.put("report_to", _trackers(draft))
+        names = ", ".join(_trackers(draft))
+        detail = _("what goes to {names} is not carried: runs report to their own journal here").format(names=names)
+        draft.say("not_carried", "warning", detail, _("`ftui watch RUN` shows it live"), "wandb_project")
     draft.defaults({**DEFAULTS, **(ADAPTER_DEFAULTS if method != "full" else {})})
 
 

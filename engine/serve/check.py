@@ -22,6 +22,7 @@ from engine.text import _
 PROMPTS = 8
 MAX_TOKENS = 64
 REQUEST_S = 300.0
+TOLD_S = 5  # between two words about a server that is still starting
 GENERAL = (
     "Say in one sentence what a checkpoint is.",
     "Name three prime numbers.",
@@ -84,8 +85,9 @@ def wait_ready(served: Served, say: Callable[[str], None] = lambda text: None) -
                 fix=_("read its log; `ftui serve … --print` shows the command to try by hand"),
                 kind="server_failed",
             )
-        if (waited := int(time.monotonic() - began)) != told:
-            told = waited
+        waited = int(time.monotonic() - began)
+        if waited // TOLD_S != told:
+            told = waited // TOLD_S
             say(_("starting the server ({s} s)").format(s=waited))
         time.sleep(0.25)
 

@@ -150,9 +150,10 @@ def test_axolotl(tmp_path: Path) -> None:
         "sharding": "zero3",
         "cpu_offload": True,
         "lora_dropout": 0.0,  # its default, which is not ours
-        "report_to": ["wandb"],
     }
     assert {key: values.get(key) for key in expected} == expected
+    assert "report_to" not in values  # the run would be refused for it
+    assert _said(imported, "wandb_project") == [("warning", [_line(AXOLOTL, "wandb_project")])]
     assert _said(imported, "relora") == [("warning", [_line(AXOLOTL, "relora")])]
     assert _said(imported, "special_tokens") == [("warning", [_line(AXOLOTL, "special_tokens")])]
     assert ("error", [_line(AXOLOTL, "datasets")]) in _said(imported, "datasets")
