@@ -112,7 +112,7 @@ def hanging_writes(on: int, step: int) -> Any:
 def test_a_disk_that_hangs_on_one_rank_does_not_stop_the_training(run, on):
     began = time.monotonic()
     events = train(run, ranks=2, prepare=hanging_writes(on, 6), patience=0.5, policy=Policy())
-    assert time.monotonic() - began < 45
+    assert time.monotonic() - began < 100
     failed = told(events, "save_failed")
     assert list(told(events, "save")) == [3]
     assert set(failed) >= {9, 12}

@@ -65,7 +65,7 @@ def start(life: Life) -> list[int]:
     return pids
 
 
-def wait(pids: list[int], seconds: float = 60) -> list[int]:
+def wait(pids: list[int], seconds: float = 120) -> list[int]:
     """The exit codes of the ranks (negative: the signal that ended them); those that hang are killed."""
     deadline = time.monotonic() + seconds
     codes: dict[int, int] = {}

@@ -269,7 +269,7 @@ async def test_another_recipe_is_opened(workspace: Workspace) -> None:
         assert "lora-sft" in "\n".join(planner(app).query_one("PlanTitle").lines())
         await pilot.press("o")
         await until(lambda: isinstance(app.screen, Ask) and app.focused is not None, pilot)
-        await pilot.press("up")
+        await pilot.press("down", "down")
         assert app.screen.query_one(Input).value == "./mine.yaml"
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, PlannerScreen), pilot)
@@ -319,7 +319,7 @@ async def test_from_the_form_of_a_new_run(workspace: Workspace) -> None:
     app = FtuiApp(workspace)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.runs is not None, pilot)
-        await pilot.press("n", "up")
+        await pilot.press("n", "down")
         await until(lambda: app.screen.query_one("#recipe", Input).value == "./mine.yaml", pilot)
         app.screen.query_one("#options", Input).value = "lora_r=8"
         await pilot.press("f4")
