@@ -58,6 +58,7 @@ class Ranks:
         begin = time.monotonic()
         staging = self.run.checkpoints / f".staging-{step}"
         shutil.rmtree(staging, ignore_errors=True)  # what a kill left
+        self.run.checkpoints.stat()  # a run whose folder went away makes no new one
         write_checkpoint(staging, step)
         final = self.run.checkpoints / f"checkpoint-{step}"
         manifest.seal(staging, final, {"step": step, "attempt": self.attempt, "metrics": {"loss": 3.0 / step}})
