@@ -155,17 +155,18 @@ def training_ids(spec: dict[str, Any], prompts: list[Conversation]) -> list[list
     from engine.data import tokens
     from engine.data.template import TemplateError
 
-    folder = Path(spec["adapters"][0]["path"]) if spec["adapters"] else Path(spec["model"])
-    if not (folder / "tokenizer.json").is_file():
-        folder = Path(spec["model"])
-    try:
-        model = tokens.load(str(folder))
-        if model.template is None:
-            return None
-        texts = [model.template.render(messages, add_generation_prompt=True)[0] for messages in prompts]
-    except (FtuiError, TemplateError):
-        return None
-    return [model.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    for place in (*(adapter["path"] for adapter in spec["adapters"][:1]), spec["model"]):
+        if not (Path(place) / "tokenizer.json").is_file():
+            continue
+        try:
+            model = tokens.load(place)
+            if model.template is None:
+                continue  # an adapter's folder may hold a tokenizer without a template: the base has it
+            texts = [model.template.render(messages, add_generation_prompt=True)[0] for messages in prompts]
+        except (FtuiError, TemplateError):
+            continue
+        return [model.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    return None
 
 
 def held_out(run_data: Path, count: int = PROMPTS) -> list[Conversation]:
