@@ -130,6 +130,7 @@ def _sentence(text: str) -> str:
     """The first sentence of a help text, on one line, at most 160 characters."""
     line = re.sub(r"\s+", " ", text).replace("%%", "%").strip()
     line = re.sub(r"\[`?([^]`]+)`?\](\([^)]*\))?", r"\1", line)
+    line = re.sub(r"</?a\b[^>]*>", "", line)  # links have no place in a terminal
     first = re.split(r"(?<=[a-z0-9)`'\"])\. ", line, maxsplit=1)[0]
     return first if len(first) <= 160 else first[:159].rstrip() + "…"
 
