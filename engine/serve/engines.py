@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from engine.errors import FtuiError
 from engine.process.daemon import own_environment
-from engine.serve.fit import Fit
+from engine.serve.fit import Fit, language_part
 from engine.serve.target import Target
 from engine.text import _
 
@@ -169,8 +169,7 @@ def key_variable(engine: Engine) -> str:
 
 def dtype_of(config: dict[str, Any], *, on_cpu: bool) -> str:
     """The type to serve in: the model's own; float32 weights become bfloat16 on a GPU."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-    assert isinstance(text, dict)
+    text = language_part(config)
     names = (config.get("dtype"), config.get("torch_dtype"), text.get("dtype"), text.get("torch_dtype"))
     own = next((str(name) for name in names if name), "bfloat16").removeprefix("torch.")
     return "bfloat16" if own == "float32" and not on_cpu else own

@@ -43,10 +43,15 @@ def weights_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in files)
 
 
+def language_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config.json that speaks of the language model."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
 def token_bytes(config: dict[str, Any], dtype: str) -> int:
     """Bytes of KV cache of one token, over all layers."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    assert isinstance(text, dict)
+    text = language_part(config)
     heads = int(text.get("num_attention_heads") or 1)
     kv_heads = int(text.get("num_key_value_heads") or heads)
     size = int(text.get("head_dim") or int(text.get("hidden_size") or heads) // heads)
@@ -55,8 +60,7 @@ def token_bytes(config: dict[str, Any], dtype: str) -> int:
 
 def context(config: dict[str, Any]) -> int:
     """The longest conversation that the model was made for, tokens."""
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    assert isinstance(text, dict)
+    text = language_part(config)
     return int(text.get("max_position_embeddings") or 4096)
 
 
@@ -77,10 +81,10 @@ def check(
         DoesNotFit: not even a short context fits.
     """
     weights, per_token = weights_bytes(folder), token_bytes(config, dtype)
+    heads = int(language_part(config).get("num_attention_heads") or 1)
     longest = wanted or context(config)
     least = min(longest, LEAST_TOKENS) if wanted is None else wanted
-    kv_heads = _kv_heads(config)
-    options = [(0, int(host * HOST_USABLE))] if not cards else _groups(cards, kv_heads)
+    options = [(0, int(host * HOST_USABLE))] if not cards else _groups(cards, heads)
     for count, room in options:
         left = room - weights
         if left >= least * per_token:
@@ -96,12 +100,6 @@ def check(
         fix=_("serve the FP8 folder of it (`ftui merge --dtype fp8`), a shorter --max-length, or use more cards"),
         kind="does_not_fit",
     )
-
-
-def _kv_heads(config: dict[str, Any]) -> int:
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-    assert isinstance(text, dict)
-    return int(text.get("num_attention_heads") or 1)
 
 
 def _groups(cards: list[int], heads: int) -> list[tuple[int, int]]:

@@ -48,6 +48,7 @@ def test_a_rank_that_is_stopped_counts_as_hanging_and_a_drill_proves_the_resume(
     found = drill.drill(run, step=250, steps=4)
     assert found.passed and found.exact and found.tolerance == 0.0, found.reason
     steps = [row["step"] for row in found.compared]  # it may have taken one more before it was ended
-    assert steps[:4] == [251, 252, 253, 254] and all(row["equal"] for row in found.compared)
+    assert steps == list(range(251, 251 + len(steps))) and 4 <= len(steps) <= 5
+    assert all(row["equal"] for row in found.compared)
     with pytest.raises(Exception, match="done"):
         resuming.resume(run)
