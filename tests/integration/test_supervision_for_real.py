@@ -47,8 +47,8 @@ def test_a_rank_that_is_stopped_counts_as_hanging_and_a_drill_proves_the_resume(
     assert "thread" in text and ": T" in text, "the kernel says that it was stopped"
     found = drill.drill(run, step=250, steps=4)
     assert found.passed and found.exact and found.tolerance == 0.0, found.reason
-    steps = [row["step"] for row in found.compared]  # it may have taken one more before it was ended
-    assert steps == list(range(251, 251 + len(steps))) and 4 <= len(steps) <= 5
+    steps = [row["step"] for row in found.compared]  # quick steps may follow before it is ended
+    assert steps == list(range(251, 251 + len(steps))) and len(steps) >= 4
     assert all(row["equal"] for row in found.compared)
     with pytest.raises(Exception, match="done"):
         resuming.resume(run)
